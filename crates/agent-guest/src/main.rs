@@ -1,0 +1,5 @@
+//! The guest agent.
+
+mod connection;
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Host side of the guest agent of Moltis.

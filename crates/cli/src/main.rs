@@ -1,0 +1,2 @@
+//! The `moltis` program.
+fn main() {}

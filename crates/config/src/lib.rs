@@ -1,0 +1,1 @@
+//! Configuration of Moltis: moltis.toml, environment, validation.

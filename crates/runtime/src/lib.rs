@@ -1,0 +1,1 @@
+//! Sessions on sandboxes: the one place that decides what runs where.

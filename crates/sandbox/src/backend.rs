@@ -1,0 +1,147 @@
+//! A technology that can hold sandboxes.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use crate::{Diagnosis, Guarantees, Result, Sandbox, SandboxId, SandboxSpec};
+
+/// The backends that there are. The words are those of `backend = "…"`; `auto` is a choice, not a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BackendName {
+    /// Apple's `container`, one VM per sandbox.
+    AppleContainer,
+    /// Podman.
+    Podman,
+    /// Docker.
+    Docker,
+    /// Vercel Sandbox.
+    Vercel,
+    /// Daytona.
+    Daytona,
+    /// Ours: Linux namespaces, Landlock, seccomp, cgroups.
+    Namespaces,
+    /// `sh -c` on the host with rlimits.
+    RestrictedHost,
+    /// Straight on the host.
+    None,
+    /// Local microVM.
+    Firecracker,
+    /// In-process shell and WASI modules.
+    Wasm,
+}
+
+impl BackendName {
+    /// Every backend; those that `auto` may pick come first, in its order.
+    pub const ALL: [Self; 10] = [
+        Self::AppleContainer,
+        Self::Podman,
+        Self::Docker,
+        Self::Vercel,
+        Self::Daytona,
+        Self::Namespaces,
+        Self::RestrictedHost,
+        Self::None,
+        Self::Firecracker,
+        Self::Wasm,
+    ];
+
+    /// The word used in configuration and answers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::AppleContainer => "apple-container",
+            Self::Podman => "podman",
+            Self::Docker => "docker",
+            Self::Vercel => "vercel",
+            Self::Daytona => "daytona",
+            Self::Namespaces => "namespaces",
+            Self::RestrictedHost => "restricted-host",
+            Self::None => "none",
+            Self::Firecracker => "firecracker",
+            Self::Wasm => "wasm",
+        }
+    }
+
+    /// Whether `auto` may pick it.
+    pub fn in_auto(self) -> bool {
+        !matches!(self, Self::Firecracker | Self::Wasm)
+    }
+}
+
+impl fmt::Display for BackendName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for BackendName {
+    type Err = ();
+
+    fn from_str(word: &str) -> std::result::Result<Self, ()> {
+        Self::ALL.into_iter().find(|name| name.as_str() == word).ok_or(())
+    }
+}
+
+/// What detection found: usable *now*, or why not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Detection {
+    /// It can open a sandbox now.
+    Usable(Usable),
+    /// It cannot, and this is why and how to mend it.
+    Unusable(Diagnosis),
+}
+
+/// A backend that can open sandboxes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usable {
+    /// Version of the technology, or what stands for one.
+    pub version: String,
+    /// What it keeps here.
+    pub guarantees: Guarantees,
+    /// What a person should know about it (for instance: rootless, without limits).
+    pub notes: Vec<String>,
+}
+
+/// A sandbox that a backend knows of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxRecord {
+    /// Its opaque id.
+    pub id: SandboxId,
+    /// The fingerprint it was opened with.
+    pub fingerprint: String,
+    /// Whether its agent answers.
+    pub running: bool,
+    /// When it was opened, in seconds since 1970.
+    pub created_secs: u64,
+}
+
+/// A technology that can hold sandboxes. Implementations block no async thread and keep no session state: what
+/// exists is found again by [`list`](Self::list).
+#[async_trait]
+pub trait Backend: Send + Sync {
+    /// Which one it is.
+    fn name(&self) -> BackendName;
+
+    /// Whether it can open a sandbox now, found out by trying, not by looking for a binary.
+    async fn detect(&self) -> Detection;
+
+    /// A running sandbox for `spec`: the one that is there if its fingerprint is the same, else a new one. The spec
+    /// has been judged against the guarantees already.
+    ///
+    /// # Errors
+    /// `Refused` for a mount source or option that is not allowed, `Unavailable` when it cannot start here and now,
+    /// `Invalid` for a path that does not exist. Nothing is left behind on an error.
+    async fn open(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>>;
+
+    /// The sandboxes of this data directory, running or not.
+    async fn list(&self) -> Result<Vec<SandboxRecord>>;
+
+    /// Ends what is left of a sandbox that nobody holds and removes all traces but its home.
+    async fn remove(&self, id: &SandboxId) -> Result<()>;
+}

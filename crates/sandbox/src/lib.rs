@@ -1,0 +1,31 @@
+//! The vocabulary of Moltis: what a sandbox is, what a command is, what is promised and what can go wrong.
+//!
+//! Everything above this crate speaks in these words. It holds traits and plain data, no mechanism: a backend
+//! implements [`Backend`] and [`Sandbox`], the runtime decides with [`Guarantees`], and every surface prints the
+//! same [`Diagnosis`].
+
+pub mod backend;
+pub mod diagnosis;
+pub mod error;
+pub mod exec;
+pub mod files;
+pub mod guarantee;
+pub mod limits;
+pub mod network;
+pub mod sandbox;
+pub mod session;
+pub mod setting;
+pub mod spec;
+
+pub use backend::{Backend, BackendName, Detection, SandboxRecord, Usable};
+pub use diagnosis::Diagnosis;
+pub use error::{Error, Result};
+pub use exec::{Command, Ending, Exec, ExecControl, ExecEvent, ExecRequest, Leftover, Outcome, Status};
+pub use files::{ByteStream, Entry, EntryKind, Files, GuestPath, Metadata};
+pub use guarantee::{Guarantees, NotEnforced, Promise, judge};
+pub use limits::Limits;
+pub use network::Network;
+pub use sandbox::{Duplex, Forwarder, ProcessInfo, Sandbox};
+pub use session::{SandboxId, SessionKey};
+pub use setting::{Origin, Setting};
+pub use spec::{Lifetime, Mount, MountMode, SandboxSpec};

@@ -1,0 +1,79 @@
+//! One running place.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use crate::exec::ProcessId;
+use crate::{Exec, ExecRequest, Files, Outcome, Result, SandboxId};
+
+/// A two-way byte stream, such as a forwarded connection.
+pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// A listener inside the sandbox whose connections arrive here. Dropping it closes it.
+#[async_trait]
+pub trait Forwarder: Send {
+    /// The port that it listens on, on the sandbox's loopback.
+    fn port(&self) -> u16;
+    /// The next connection that something inside made.
+    async fn accept(&mut self) -> Result<Box<dyn Duplex>>;
+}
+
+/// A command that the sandbox knows: running, or over and not yet forgotten.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ProcessInfo {
+    /// Its number.
+    pub id: ProcessId,
+    /// Process id inside the sandbox.
+    pub pid: u32,
+    /// What was asked for, shortened to 256 bytes.
+    pub command: String,
+    /// Whether it was started to run without a caller.
+    pub background: bool,
+    /// When it started, in milliseconds since 1970.
+    pub started_millis: u64,
+    /// How it ended, if it has.
+    pub outcome: Option<Outcome>,
+}
+
+/// One running sandbox. Cloned handles (`Arc`) share it; commands, files and forwards may be used all at once.
+#[async_trait]
+pub trait Sandbox: Send + Sync {
+    /// Its opaque id.
+    fn id(&self) -> &SandboxId;
+
+    /// Whether this call of `open` made it (as opposed to finding it running).
+    fn is_new(&self) -> bool;
+
+    /// Starts a command.
+    ///
+    /// # Errors
+    /// `Invalid` (no such cwd, command line too long) and `Unavailable` (the sandbox is gone or full) mean that it
+    /// did not run; `Lost` that it may have.
+    async fn exec(&self, request: ExecRequest) -> Result<Exec>;
+
+    /// Background commands, running or over, oldest first.
+    async fn processes(&self) -> Result<Vec<ProcessInfo>>;
+
+    /// Watches a background command from these offsets (bytes of stdout and stderr) on. With `follow` the stream goes
+    /// on until it ends, else it ends with what is there (and `Exit` only if it is over). A watcher is not a caller:
+    /// dropping it ends nothing.
+    async fn attach(&self, process: ProcessId, stdout: u64, stderr: u64, follow: bool) -> Result<Exec>;
+
+    /// Ends the whole descent of a command and waits until it is gone.
+    async fn stop(&self, process: ProcessId) -> Result<Outcome>;
+
+    /// File access.
+    fn files(&self) -> &dyn Files;
+
+    /// Connects to a port on the sandbox's loopback.
+    async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>>;
+
+    /// Listens on the sandbox's loopback (0 picks a port); connections made inside arrive outside.
+    async fn listen(&self, port: u16) -> Result<Box<dyn Forwarder>>;
+
+    /// Ends the sandbox and everything in it, and waits until nothing of it is left but its home.
+    async fn close(&self) -> Result<()>;
+}

@@ -1,0 +1,151 @@
+//! Everything that decides what a sandbox *is*. Two specs with the same fingerprint may share a running sandbox; a
+//! different one means that it must be made anew.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{Limits, Network, SandboxId, SessionKey, Setting};
+
+/// Whether a mount can be written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MountMode {
+    /// Read-only.
+    #[default]
+    Ro,
+    /// Readable and writable.
+    Rw,
+}
+
+/// A host folder or file that shows inside the sandbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mount {
+    /// Absolute host path. Resolved, judged and opened once by the backend.
+    pub source: PathBuf,
+    /// Absolute guest path.
+    pub target: PathBuf,
+    /// Whether the sandbox may write to it.
+    pub mode: MountMode,
+}
+
+/// How long a sandbox lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Lifetime {
+    /// It ends with the process that opened it, however that one ends.
+    Ephemeral,
+    /// It outlives its opener and ends itself after this long without use.
+    Idle(Duration),
+}
+
+/// What a sandbox is made of. Paths are the host's unless said otherwise.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxSpec {
+    /// The session it belongs to.
+    pub key: SessionKey,
+    /// How long it lives.
+    pub lifetime: Lifetime,
+    /// What it may reach.
+    pub network: Setting<Network>,
+    /// What it may use up.
+    pub limits: Limits,
+    /// Host folder behind `/home/sandbox`, a folder of ours; absent: a home that ends with the sandbox.
+    pub home: Option<PathBuf>,
+    /// The named workspace at `/workspace`, and who named it.
+    pub workspace: Option<Setting<Mount>>,
+    /// Globs below a writable workspace whose existing matches stay read-only (SECURITY 7).
+    pub workspace_protect: Vec<String>,
+    /// Managed files at `/home/sandbox/files`.
+    pub managed_files: Option<Mount>,
+    /// Further mounts from the configuration file.
+    pub mounts: Vec<Setting<Mount>>,
+    /// Root directory to use instead of the host's system folders (`namespaces`).
+    pub rootfs: Option<Setting<PathBuf>>,
+    /// Host uid that stands behind the sandbox's user when Moltis runs as root.
+    pub sandbox_uid: Option<u32>,
+}
+
+impl SandboxSpec {
+    /// The smallest spec: everything built in, no home, no mounts, no limits, network blocked.
+    pub fn new(key: SessionKey, lifetime: Lifetime) -> Self {
+        Self {
+            key,
+            lifetime,
+            network: Setting::built_in(Network::Blocked),
+            limits: Limits::default(),
+            home: None,
+            workspace: None,
+            workspace_protect: Vec::new(),
+            managed_files: None,
+            mounts: Vec::new(),
+            rootfs: None,
+            sandbox_uid: None,
+        }
+    }
+
+    /// The sandbox's opaque id.
+    pub fn id(&self) -> SandboxId {
+        SandboxId::of(&self.key)
+    }
+
+    /// SHA-256, in hexadecimal, over all that would make a running sandbox the wrong one: mounts, limits, root,
+    /// uid, and whether the network is `open`. `blocked` and `trusted` share one, since they change live; who set a
+    /// value and how long the sandbox lives do not count.
+    pub fn fingerprint(&self) -> String {
+        let mut hash = Sha256::new();
+        let mut field = |name: &str, value: &dyn std::fmt::Debug| {
+            // Debug of strings and paths escapes quotes and newlines, so fields cannot run into each other.
+            hash.update(format!("{name}={value:?}\n").as_bytes());
+        };
+        field("key", &self.key.as_str());
+        field("open", &(self.network.value == Network::Open));
+        field("memory", &self.limits.memory.map(|s| s.value));
+        field("cpus", &self.limits.cpus.map(|s| s.value));
+        field("pids", &self.limits.pids.map(|s| s.value));
+        field("home", &self.home);
+        field("workspace", &self.workspace.as_ref().map(|s| &s.value));
+        field("protect", &self.workspace_protect);
+        field("files", &self.managed_files);
+        field("mounts", &self.mounts.iter().map(|s| &s.value).collect::<Vec<_>>());
+        field("rootfs", &self.rootfs.as_ref().map(|s| &s.value));
+        field("uid", &self.sandbox_uid);
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Origin;
+
+    fn spec() -> SandboxSpec {
+        SandboxSpec::new(SessionKey::new("s").unwrap(), Lifetime::Ephemeral)
+    }
+
+    #[test]
+    fn the_fingerprint_follows_what_the_sandbox_is() {
+        let base = spec().fingerprint();
+        let mut open = spec();
+        open.network = Setting::new(Network::Open, Origin::Flag);
+        let mut home = spec();
+        home.home = Some("/h".into());
+        let mut pids = spec();
+        pids.limits.pids = Some(Setting::built_in(7));
+        for changed in [open, home, pids] {
+            assert_ne!(changed.fingerprint(), base);
+        }
+    }
+
+    #[test]
+    fn the_fingerprint_ignores_who_asked_and_what_changes_live() {
+        let mut same = spec();
+        same.network = Setting::new(Network::Trusted, Origin::Flag);
+        same.lifetime = Lifetime::Idle(Duration::from_secs(1));
+        assert_eq!(same.fingerprint(), spec().fingerprint());
+    }
+}

@@ -1,0 +1,1 @@
+//! The contract that every backend of Moltis meets, attack cases and stand-ins.

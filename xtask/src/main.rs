@@ -1,0 +1,2 @@
+//! What developers of Moltis run.
+fn main() {}
