@@ -90,7 +90,7 @@ impl FromStr for BackendName {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Detection {
     /// It can open a sandbox now.
-    Usable(Usable),
+    Usable(Box<Usable>),
     /// It cannot, and this is why and how to mend it.
     Unusable(Diagnosis),
 }
