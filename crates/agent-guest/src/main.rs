@@ -1,5 +1,41 @@
-//! The guest agent.
+//! The guest agent: PID 1 of a sandbox, the helper that launches one, and the supervisor of every command in it.
+//!
+//! ```text
+//! moltis-guest launch …
+//! moltis-guest serve --listener FD [--lifeline FD] [--idle MILLIS] [--ready FD] [--cwd DIR] [--owner UID]
+//! ```
 
+mod confine;
 mod connection;
+mod control;
+mod files;
+mod forward;
+mod launch;
+mod serve;
+mod startup;
 
-fn main() {}
+use std::ffi::OsString;
+
+fn main() {
+    // Nothing can be said if this fails: standard error may be anybody's.
+    if startup::forbid_inspection().is_err() {
+        std::process::exit(1);
+    }
+    let mut args = std::env::args_os().skip(1);
+    let mode = args.next().unwrap_or_default();
+    let rest: Vec<OsString> = args.collect();
+    let code = match mode.as_encoded_bytes() {
+        b"launch" => launch::run(),
+        b"serve" => match serve::ServeConfig::from_args(&rest) {
+            Ok(config) => serve::run(config),
+            Err(problem) => usage(&problem),
+        },
+        _ => usage("the first argument is neither `launch` nor `serve`"),
+    };
+    std::process::exit(code);
+}
+
+fn usage(problem: &str) -> i32 {
+    eprintln!("moltis-guest: {problem}");
+    2
+}

@@ -1,0 +1,1 @@
+//! Confinement of PID 1 before it serves.

@@ -1,0 +1,104 @@
+//! What every mode does before anything else: no dumps and no tracing, no inherited descriptor but those that were
+//! named, no inherited signal dispositions.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::fs::{Mode, OFlags};
+
+/// Keeps processes of the same user from tracing this one and from reading its memory, descriptors and environment.
+///
+/// # Errors
+/// When the kernel refuses, which it does not.
+pub fn forbid_inspection() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)?)
+}
+
+/// Makes descriptors 0 to 2 `/dev/null`. Called again once a new root is in place, so that no descriptor leads to a
+/// device outside.
+///
+/// # Errors
+/// When `/dev/null` cannot be opened.
+pub fn null_stdio() -> io::Result<()> {
+    for (target, access) in [(0, OFlags::RDONLY), (1, OFlags::WRONLY), (2, OFlags::WRONLY)] {
+        let null = rustix::fs::open("/dev/null", access | OFlags::CLOEXEC, Mode::empty())?;
+        if null.as_raw_fd() == target {
+            rustix::io::fcntl_setfd(&null, rustix::io::FdFlags::empty())?;
+            std::mem::forget(null);
+            continue;
+        }
+        // SAFETY: dup2 onto a standard descriptor; nothing in this program owns those three.
+        if unsafe { libc::dup2(null.as_raw_fd(), target) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Closes every descriptor above 2 that is not in `keep`, and marks those close-on-exec.
+///
+/// # Errors
+/// When one of `keep` is not open, or the kernel has no `close_range` (Linux 5.9).
+pub fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
+    let mut sorted: Vec<RawFd> = keep.iter().copied().filter(|fd| *fd > 2).collect();
+    sorted.sort_unstable();
+    let mut first = 3;
+    for fd in sorted {
+        // SAFETY: fcntl on a number reads and sets a flag only; a number that is not open is an error.
+        if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if fd > first {
+            close_range(first as u32, fd as u32 - 1)?;
+        }
+        first = first.max(fd + 1);
+    }
+    close_range(first as u32, u32::MAX)
+}
+
+/// Closes the descriptors from `first` to `last`, both included.
+///
+/// # Errors
+/// When the kernel has no `close_range` (Linux 5.9).
+pub fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: called only where no owner of these descriptors is left: at the start, and in a process just forked
+    // that never returns to the code which owned them.
+    if unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Gives every signal its default disposition and blocks them all: they are read from [`signals`], or not at all.
+/// Commands get an empty mask back and thereby an environment of defaults.
+pub fn reset_signals() {
+    for signal in 1..=64 {
+        // SAFETY: installs the default disposition, no handler. Numbers that cannot be changed are refused.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `all` is filled by sigfillset before it is read.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, all.as_ptr(), std::ptr::null_mut());
+    }
+}
+
+/// A non-blocking descriptor that is readable when `SIGCHLD` or `SIGTERM` is pending for the process that polls it.
+///
+/// # Errors
+/// When descriptors or memory run out.
+pub fn signals() -> io::Result<OwnedFd> {
+    let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: `set` is initialised by sigemptyset before it is used; the new descriptor is owned by nobody else.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
