@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BackendName, Diagnosis, Error, Network, Origin, Result, SandboxSpec};
+use crate::{BackendName, Diagnosis, Error, MountMode, Network, Origin, Result, SandboxSpec};
 
 /// Whether a backend keeps one promise, here and now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,6 +80,11 @@ pub struct NotEnforced {
 /// Holds `spec` against what `backend` keeps: a demand that is not kept is refused, a built-in default that is not
 /// kept is listed. Network `blocked` counts as a demand even as the default.
 ///
+/// `restricted-host` and `none`, which isolate nothing, are the exception: there the default `blocked`, `open`, every
+/// limit and the place of the workspace are listed, and a demanded `blocked` or `trusted` is refused unless the spec
+/// says `allow_unenforced`. Where the sandbox was switched off by name, all that the configuration file demands is
+/// listed.
+///
 /// # Errors
 /// [`Error::Refused`] with code `demand-not-kept`, naming the key and which of `others` would keep it.
 pub fn judge(
@@ -91,34 +96,59 @@ pub fn judge(
     let mut left_off = Vec::new();
     for demand in demands(spec) {
         let Promise::NotEnforced(reason) = (demand.promise)(guarantees) else { continue };
-        if !demand.binding {
+        if !demand.binds(spec, backend) {
             left_off.push(NotEnforced { key: demand.key.to_owned(), reason: reason.clone() });
             continue;
         }
-        let keepers: Vec<_> =
-            others.iter().filter(|(_, g)| (demand.promise)(g).is_held()).map(|(n, _)| n.as_str()).collect();
-        let fix = if keepers.is_empty() {
-            format!(
-                "no usable backend keeps `{}` here: remove it, or see `moltis sandbox status`",
-                demand.key
-            )
-        } else {
-            format!("use --backend {}, or remove `{}`", keepers.join(" or "), demand.key)
-        };
-        let asked = match demand.origin {
-            Origin::Default => "the built-in default".to_owned(),
-            origin => format!("the {origin}"),
-        };
-        return Err(Error::Refused(
-            Diagnosis::new(
-                "demand-not-kept",
-                format!("{backend} cannot keep `{}` = {}, which {asked} asks for", demand.key, demand.value),
-            )
-            .cause(reason)
-            .fix(fix),
-        ));
+        return Err(refusal(&demand, backend, reason, others));
     }
     Ok(left_off)
+}
+
+fn refusal(
+    demand: &Demand,
+    backend: BackendName,
+    reason: &str,
+    others: &[(BackendName, Guarantees)],
+) -> Error {
+    let keepers: Vec<_> =
+        others.iter().filter(|(_, g)| (demand.promise)(g).is_held()).map(|(n, _)| n.as_str()).collect();
+    let mut fix = if keepers.is_empty() {
+        format!("no usable backend keeps `{}` here: remove it, or see `moltis sandbox status`", demand.key)
+    } else {
+        format!("use --backend {}, or remove `{}`", keepers.join(" or "), demand.key)
+    };
+    if on_host(backend) && matches!(demand.subject, Subject::Network(_)) {
+        fix.push_str(
+            ", or set `allow_unenforced = true` in the configuration file to have it listed as not enforced",
+        );
+    }
+    let asked = match demand.origin {
+        Origin::Default => "the built-in default".to_owned(),
+        origin => format!("the {origin}"),
+    };
+    Error::Refused(
+        Diagnosis::new(
+            "demand-not-kept",
+            format!("{backend} cannot keep `{}` = {}, which {asked} asks for", demand.key, demand.value),
+        )
+        .cause(reason)
+        .fix(fix),
+    )
+}
+
+/// Whether commands run on the host itself, with nothing around them.
+fn on_host(backend: BackendName) -> bool {
+    matches!(backend, BackendName::RestrictedHost | BackendName::None)
+}
+
+/// What a demand is about, as far as the exceptions of `restricted-host` and `none` tell demands apart.
+#[derive(Clone, Copy)]
+enum Subject {
+    Network(Network),
+    Limit,
+    Workspace,
+    Other,
 }
 
 /// One thing that a spec asks for.
@@ -126,22 +156,38 @@ struct Demand {
     key: &'static str,
     value: String,
     origin: Origin,
-    /// Whether it must be kept or refused; otherwise it is left off and listed.
-    binding: bool,
+    subject: Subject,
     promise: fn(&Guarantees) -> &Promise,
 }
 
+impl Demand {
+    /// Whether it is kept or refused on this backend; otherwise it may be left off and is listed.
+    fn binds(&self, spec: &SandboxSpec, backend: BackendName) -> bool {
+        if !on_host(backend) {
+            return self.origin.is_demand() || matches!(self.subject, Subject::Network(_));
+        }
+        if !self.origin.is_demand() || (spec.switched_off && self.origin == Origin::File) {
+            return false;
+        }
+        match self.subject {
+            Subject::Network(Network::Open) | Subject::Limit | Subject::Workspace => false,
+            Subject::Network(Network::Blocked | Network::Trusted) => !spec.allow_unenforced,
+            Subject::Other => true,
+        }
+    }
+}
+
 fn demands(spec: &SandboxSpec) -> Vec<Demand> {
-    let mut all = Vec::with_capacity(8);
-    let mut add = |key, value: String, origin: Origin, binding, promise| {
-        all.push(Demand { key, value, origin, binding, promise });
+    let mut all = Vec::with_capacity(12);
+    let mut add = |key, value: String, origin: Origin, subject, promise| {
+        all.push(Demand { key, value, origin, subject, promise });
     };
     let network = spec.network;
     add(
         "network",
         network.value.to_string(),
         network.origin,
-        true,
+        Subject::Network(network.value),
         match network.value {
             Network::Blocked => |g: &Guarantees| &g.network_blocked,
             Network::Trusted => |g: &Guarantees| &g.network_trusted,
@@ -150,25 +196,42 @@ fn demands(spec: &SandboxSpec) -> Vec<Demand> {
     );
     let limits = &spec.limits;
     if let Some(m) = limits.memory {
-        add("resource_limits.memory_limit", m.value.to_string(), m.origin, m.is_demand(), |g| &g.memory);
+        add("resource_limits.memory_limit", m.value.to_string(), m.origin, Subject::Limit, |g| &g.memory);
     }
     if let Some(c) = limits.cpus {
-        add("resource_limits.cpu_quota", c.value.to_string(), c.origin, c.is_demand(), |g| &g.cpus);
+        add("resource_limits.cpu_quota", c.value.to_string(), c.origin, Subject::Limit, |g| &g.cpus);
     }
     if let Some(p) = limits.pids {
-        add("resource_limits.pids_max", p.value.to_string(), p.origin, p.is_demand(), |g| &g.pids);
+        add("resource_limits.pids_max", p.value.to_string(), p.origin, Subject::Limit, |g| &g.pids);
     }
     if let Some(w) = &spec.workspace {
-        add("workspace", w.value.source.display().to_string(), w.origin, true, |g| &g.workspace);
+        // It is there only because somebody named it.
+        let source = w.value.source.display().to_string();
+        add("workspace", source, w.origin.max(Origin::File), Subject::Workspace, |g| &g.workspace);
+        match w.value.mode {
+            MountMode::Ro => {
+                add("workspace_mount", "ro".to_owned(), spec.workspace_mode, Subject::Other, |g| {
+                    &g.filesystem
+                });
+            }
+            MountMode::Rw if !spec.workspace_protect.is_empty() => {
+                add("workspace_protect", "on".to_owned(), Origin::Default, Subject::Other, |g| &g.filesystem);
+            }
+            MountMode::Rw => {}
+        }
     }
     if let Some(m) = spec.mounts.first() {
-        add("mounts", m.value.source.display().to_string(), m.origin, true, |g| &g.workspace);
+        let source = m.value.source.display().to_string();
+        add("mounts", source, m.origin.max(Origin::File), Subject::Other, |g| &g.workspace);
+    }
+    if let Some(r) = &spec.rootfs {
+        add("rootfs", r.value.display().to_string(), r.origin, Subject::Other, |g| &g.filesystem);
     }
     if spec.home.is_some() {
-        add("home_persistence", "on".to_owned(), Origin::Default, false, |g| &g.home);
+        add("home_persistence", "on".to_owned(), Origin::Default, Subject::Other, |g| &g.home);
     }
     if spec.managed_files.is_some() {
-        add("managed_files_mount", "on".to_owned(), Origin::Default, false, |g| &g.managed_files);
+        add("managed_files_mount", "on".to_owned(), Origin::Default, Subject::Other, |g| &g.managed_files);
     }
     all
 }
@@ -176,7 +239,7 @@ fn demands(spec: &SandboxSpec) -> Vec<Demand> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Lifetime, SessionKey, Setting};
+    use crate::{Lifetime, Mount, SessionKey, Setting};
 
     fn all_held() -> Guarantees {
         Guarantees {
@@ -238,5 +301,111 @@ mod tests {
         weak.network_blocked = Promise::not_enforced("none");
         let spec = SandboxSpec::new(SessionKey::new("s").unwrap(), Lifetime::Ephemeral);
         assert_eq!(judge(&spec, BackendName::Docker, &weak, &[]).unwrap_err().code(), "demand-not-kept");
+    }
+
+    const HOST: [BackendName; 2] = [BackendName::RestrictedHost, BackendName::None];
+
+    fn bare() -> SandboxSpec {
+        SandboxSpec::new(SessionKey::new("s").unwrap(), Lifetime::Ephemeral)
+    }
+
+    /// What the host keeps: nothing but a clean environment.
+    fn host_keeps() -> Guarantees {
+        let not = || Promise::not_enforced("runs on the host");
+        Guarantees {
+            filesystem: not(),
+            kernel: not(),
+            network_blocked: not(),
+            network_trusted: not(),
+            network_open: not(),
+            memory: not(),
+            cpus: not(),
+            pids: not(),
+            workspace: not(),
+            home: not(),
+            managed_files: not(),
+            images: not(),
+            ..all_held()
+        }
+    }
+
+    fn keys(spec: &SandboxSpec, backend: BackendName) -> std::result::Result<Vec<String>, String> {
+        match judge(spec, backend, &host_keeps(), &[]) {
+            Ok(listed) => Ok(listed.into_iter().map(|left| left.key).collect()),
+            Err(Error::Refused(d)) => Err(d.message),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn on_the_host_limits_open_and_the_default_blocked_are_listed() {
+        let mut spec = bare();
+        spec.limits.memory = Some(Setting::new(1 << 30, Origin::Flag));
+        spec.limits.cpus = Some(Setting::new(1.0, Origin::File));
+        spec.limits.pids = Some(Setting::built_in(256));
+        let limits =
+            ["resource_limits.memory_limit", "resource_limits.cpu_quota", "resource_limits.pids_max"];
+        for backend in HOST {
+            let listed = keys(&spec, backend).unwrap();
+            assert_eq!(listed[0], "network");
+            assert_eq!(listed[1..], limits);
+            let mut open = bare();
+            open.network = Setting::new(Network::Open, Origin::Flag);
+            assert_eq!(keys(&open, backend).unwrap(), ["network"]);
+        }
+    }
+
+    #[test]
+    fn on_the_host_a_demanded_policy_needs_the_word_of_the_file() {
+        for backend in HOST {
+            for policy in [Network::Blocked, Network::Trusted] {
+                for origin in [Origin::File, Origin::Env, Origin::Session, Origin::Flag, Origin::Api] {
+                    let mut spec = bare();
+                    spec.network = Setting::new(policy, origin);
+                    let error = judge(&spec, backend, &host_keeps(), &[]).unwrap_err();
+                    assert_eq!(error.code(), "demand-not-kept");
+                    assert!(error.diagnosis().fix.as_deref().unwrap().contains("allow_unenforced"));
+                    spec.allow_unenforced = true;
+                    assert_eq!(keys(&spec, backend).unwrap(), ["network"]);
+                    // It is no word for anybody else.
+                    let docker = judge(&spec, BackendName::Docker, &host_keeps(), &[]).unwrap_err();
+                    assert!(!docker.diagnosis().fix.as_deref().unwrap().contains("allow_unenforced"));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn switched_off_by_name_lists_what_the_file_demands_and_only_that() {
+        let mut spec = bare();
+        spec.switched_off = true;
+        spec.network = Setting::new(Network::Trusted, Origin::File);
+        spec.rootfs = Some(Setting::new("/r".into(), Origin::File));
+        assert_eq!(keys(&spec, BackendName::None).unwrap(), ["network", "rootfs"]);
+        assert!(keys(&spec, BackendName::Docker).is_err());
+        spec.network.origin = Origin::Flag;
+        assert!(keys(&spec, BackendName::None).unwrap_err().contains("network"));
+        spec.switched_off = false;
+        spec.network = Setting::built_in(Network::Blocked);
+        assert!(keys(&spec, BackendName::RestrictedHost).unwrap_err().contains("rootfs"));
+    }
+
+    #[test]
+    fn a_workspace_on_the_host_is_listed_but_not_a_read_only_one_that_was_asked_for() {
+        let mount = Mount { source: "/w".into(), target: "/workspace".into(), mode: MountMode::Ro };
+        let mut spec = bare();
+        spec.workspace = Some(Setting::new(mount, Origin::Flag));
+        let listed = ["network", "workspace", "workspace_mount"];
+        assert_eq!(keys(&spec, BackendName::RestrictedHost).unwrap(), listed);
+        spec.workspace_mode = Origin::Flag;
+        assert!(keys(&spec, BackendName::RestrictedHost).unwrap_err().contains("workspace_mount"));
+        spec.workspace.as_mut().unwrap().value.mode = MountMode::Rw;
+        assert_eq!(keys(&spec, BackendName::RestrictedHost).unwrap(), ["network", "workspace"]);
+        spec.workspace_protect = vec![".git/hooks".into()];
+        assert_eq!(
+            keys(&spec, BackendName::RestrictedHost).unwrap(),
+            ["network", "workspace", "workspace_protect"]
+        );
+        assert!(keys(&spec, BackendName::Docker).is_err(), "elsewhere a workspace is kept or refused");
     }
 }

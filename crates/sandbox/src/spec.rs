@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Limits, Network, SandboxId, SessionKey, Setting};
+use crate::{Limits, Network, Origin, SandboxId, SessionKey, Setting};
 
 /// Whether a mount can be written to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +58,8 @@ pub struct SandboxSpec {
     pub home: Option<PathBuf>,
     /// The named workspace at `/workspace`, and who named it.
     pub workspace: Option<Setting<Mount>>,
+    /// Who set the workspace's mode. `Default` where `ro` stands only because nobody said otherwise.
+    pub workspace_mode: Origin,
     /// Globs below a writable workspace whose existing matches stay read-only (SECURITY 7).
     pub workspace_protect: Vec<String>,
     /// Managed files at `/home/sandbox/files`.
@@ -68,6 +70,12 @@ pub struct SandboxSpec {
     pub rootfs: Option<Setting<PathBuf>>,
     /// Host uid that stands behind the sandbox's user when Moltis runs as root.
     pub sandbox_uid: Option<u32>,
+    /// `allow_unenforced = true` stands in the configuration file: on `restricted-host` and `none` a demanded network
+    /// policy is listed as not enforced instead of refused. No other source may set it.
+    pub allow_unenforced: bool,
+    /// The sandbox was switched off by name (backend `none`, `mode = "off"`, `sandboxEnabled = false`): what the
+    /// configuration file demands is listed where it is not kept, instead of refused.
+    pub switched_off: bool,
 }
 
 impl SandboxSpec {
@@ -80,11 +88,14 @@ impl SandboxSpec {
             limits: Limits::default(),
             home: None,
             workspace: None,
+            workspace_mode: Origin::Default,
             workspace_protect: Vec::new(),
             managed_files: None,
             mounts: Vec::new(),
             rootfs: None,
             sandbox_uid: None,
+            allow_unenforced: false,
+            switched_off: false,
         }
     }
 
@@ -95,7 +106,7 @@ impl SandboxSpec {
 
     /// SHA-256, in hexadecimal, over all that would make a running sandbox the wrong one: mounts, limits, root,
     /// uid, and whether the network is `open`. `blocked` and `trusted` share one, since they change live; who set a
-    /// value and how long the sandbox lives do not count.
+    /// value, how long the sandbox lives and what may be left unenforced do not count.
     pub fn fingerprint(&self) -> String {
         let mut hash = Sha256::new();
         let mut field = |name: &str, value: &dyn std::fmt::Debug| {
@@ -121,7 +132,6 @@ impl SandboxSpec {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Origin;
 
     fn spec() -> SandboxSpec {
         SandboxSpec::new(SessionKey::new("s").unwrap(), Lifetime::Ephemeral)
@@ -146,6 +156,8 @@ mod tests {
         let mut same = spec();
         same.network = Setting::new(Network::Trusted, Origin::Flag);
         same.lifetime = Lifetime::Idle(Duration::from_secs(1));
+        same.allow_unenforced = true;
+        same.switched_off = true;
         assert_eq!(same.fingerprint(), spec().fingerprint());
     }
 }
