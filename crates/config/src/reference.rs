@@ -1,0 +1,1 @@
+//! The reference page of the documentation, made from the table of keys.
