@@ -1,1 +1,22 @@
 //! Host side of the guest agent of Moltis.
+//!
+//! A backend brings a [`Transport`](transport::Transport) that reaches the agent in its sandbox and gets an
+//! [`AgentSandbox`](sandbox::AgentSandbox), which runs commands, serves files and forwards ports through it. Every
+//! operation has a connection of its own, so that the kernel does the flow control. Every byte that comes from the
+//! agent is treated as hostile: frames, lists and names are bounded and checked, and what does not fit ends the
+//! operation.
+
+pub mod binary;
+pub mod client;
+pub mod error;
+pub mod exec;
+pub mod files;
+pub mod forward;
+pub mod sandbox;
+pub mod transport;
+
+pub use error::Error;
+pub use sandbox::{AgentSandbox, Closer, Place};
+#[cfg(target_os = "linux")]
+pub use transport::UnixTransport;
+pub use transport::{Channel, Transport};

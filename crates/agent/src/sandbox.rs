@@ -1,0 +1,161 @@
+//! A sandbox whose agent does the work: what every backend with an agent of ours hands out.
+
+use std::ffi::OsString;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use moltis_agent_protocol::message::{Reply, Request};
+use moltis_sandbox::exec::ProcessId;
+use moltis_sandbox::{
+    Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox, SandboxId,
+};
+
+use crate::client::{Connection, Patience};
+use crate::error::Subject;
+use crate::files::AgentFiles;
+use crate::transport::Transport;
+use crate::{exec, forward};
+
+/// What the backend knows of the place that its sandbox is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The sandbox's own variables (`HOME`, `PATH` and so on); those of a request come on top.
+    pub env: Vec<(OsString, OsString)>,
+    /// Where commands run that name no directory; absent: the agent's own default.
+    pub cwd: Option<GuestPath>,
+    /// The shell for command lines, a path inside the sandbox.
+    pub shell: OsString,
+}
+
+/// Ends a sandbox and cleans up after it. Supplied by the backend, which knows what there is to clean up.
+#[async_trait]
+pub trait Closer: Send + Sync {
+    /// Ends the sandbox and everything in it, and waits until nothing of it is left but its home. May be called more
+    /// than once.
+    async fn close(&self) -> Result<()>;
+}
+
+/// A running sandbox with an agent of ours.
+pub struct AgentSandbox {
+    id: SandboxId,
+    is_new: bool,
+    place: Place,
+    transport: Arc<dyn Transport>,
+    patience: Patience,
+    files: AgentFiles,
+    closer: Box<dyn Closer>,
+}
+
+impl AgentSandbox {
+    /// A sandbox that `transport` reaches. `is_new` says whether this call of `open` made it.
+    pub fn new(
+        id: SandboxId,
+        is_new: bool,
+        place: Place,
+        transport: Arc<dyn Transport>,
+        closer: Box<dyn Closer>,
+    ) -> Self {
+        let patience = Patience::default();
+        let files = AgentFiles::new(Arc::clone(&transport), patience);
+        Self { id, is_new, place, transport, patience, files, closer }
+    }
+
+    /// The same with other waiting times.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Patience) -> Self {
+        self.patience = patience;
+        self.files = AgentFiles::new(Arc::clone(&self.transport), patience);
+        self
+    }
+
+    /// How the agent is reached.
+    pub fn transport(&self) -> &Arc<dyn Transport> {
+        &self.transport
+    }
+
+    /// Where its commands run.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+#[async_trait]
+impl Sandbox for AgentSandbox {
+    fn id(&self) -> &SandboxId {
+        &self.id
+    }
+
+    fn is_new(&self) -> bool {
+        self.is_new
+    }
+
+    async fn exec(&self, request: ExecRequest) -> Result<Exec> {
+        let start = exec::assemble(&self.place, request)?;
+        Ok(exec::start(&self.transport, start, self.patience).await?)
+    }
+
+    async fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        Ok(exec::processes(&*self.transport, self.patience).await?)
+    }
+
+    async fn attach(&self, process: ProcessId, stdout: u64, stderr: u64, follow: bool) -> Result<Exec> {
+        Ok(exec::attach(&self.transport, process, stdout, stderr, follow, self.patience).await?)
+    }
+
+    async fn stop(&self, process: ProcessId) -> Result<Outcome> {
+        Ok(exec::stop(&*self.transport, process, self.patience).await?)
+    }
+
+    fn files(&self) -> &dyn Files {
+        &self.files
+    }
+
+    async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>> {
+        Ok(Box::new(forward::connect(&*self.transport, port, self.patience).await?))
+    }
+
+    async fn listen(&self, port: u16) -> Result<Box<dyn Forwarder>> {
+        Ok(Box::new(forward::listen(&self.transport, port, self.patience).await?))
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.closer.close().await
+    }
+}
+
+/// What an agent knows of itself.
+pub use moltis_agent_protocol::message::Status as AgentStatus;
+
+/// Asks an agent what it knows of itself; also the way to find out whether it answers at all.
+///
+/// # Errors
+/// As [`Connection::open`].
+pub async fn status(transport: &dyn Transport, patience: Patience) -> crate::error::Result<AgentStatus> {
+    let mut connection = Connection::open(transport, &Request::Status, patience).await?;
+    match connection.answer(Subject::Agent).await? {
+        Reply::Status(status) => Ok(status),
+        _ => Err(crate::Error::unexpected("status")),
+    }
+}
+
+/// Sets the idle time (milliseconds, 0 for never) after which an agent ends itself.
+///
+/// # Errors
+/// As [`Connection::open`].
+pub async fn configure(
+    transport: &dyn Transport,
+    idle_millis: u64,
+    patience: Patience,
+) -> crate::error::Result<()> {
+    let mut connection = Connection::open(transport, &Request::Configure { idle_millis }, patience).await?;
+    connection.done(Subject::Agent).await
+}
+
+/// Tells an agent to end its sandbox. It answers before it does so; the backend waits for the end by its own means.
+///
+/// # Errors
+/// As [`Connection::open`].
+pub async fn shutdown(transport: &dyn Transport, patience: Patience) -> crate::error::Result<()> {
+    let mut connection = Connection::open(transport, &Request::Shutdown, patience).await?;
+    connection.done(Subject::Agent).await
+}
