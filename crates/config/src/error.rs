@@ -268,7 +268,9 @@ impl Problem {
         let plain = Diagnosis::new(self.code(), self.to_string());
         match self {
             Self::Missing(_) => plain.fix("check the path, or write one with `moltis config init`"),
-            Self::Unreadable { cause, fix, .. } | Self::Exposed { cause, fix, .. } => plain.cause(cause).fix(fix),
+            Self::Unreadable { cause, fix, .. } | Self::Exposed { cause, fix, .. } => {
+                plain.cause(cause).fix(fix)
+            }
             Self::TooLarge(_) => plain.fix("name the right file"),
             Self::NotUtf8 { .. } => plain.fix("save it as UTF-8"),
             Self::Syntax { .. } => plain.fix("see https://toml.io for the form of the file"),
@@ -319,7 +321,9 @@ impl Error {
         match self.problems.len() - 1 {
             0 => {}
             1 => diagnosis.message.push_str(" (and one more problem: see `moltis config check`)"),
-            more => diagnosis.message.push_str(&format!(" (and {more} more problems: see `moltis config check`)")),
+            more => {
+                diagnosis.message.push_str(&format!(" (and {more} more problems: see `moltis config check`)"))
+            }
         }
         diagnosis
     }

@@ -27,7 +27,9 @@ fn entry(key: &Key) -> String {
     let (name, help) = (key.name(), key.help);
     match key.default {
         Fallback::Value(value) => format!("# {help}.\n#{name} = {}\n", value()),
-        Fallback::Words("") => format!("# {help}.\n#{name} =\n"),
-        Fallback::Words(words) => format!("# {help}. Default: {words}.\n#{name} =\n"),
+        Fallback::Words(words) => {
+            let words = if words.is_empty() { "none" } else { words };
+            format!("# {help}. Default: {words}. For example:\n#{name} = {}\n", (key.example)())
+        }
     }
 }

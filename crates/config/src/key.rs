@@ -21,9 +21,14 @@ pub struct Key {
     pub default: Fallback,
     /// What its values look like, for people.
     pub kind: fn() -> String,
-    pub(crate) set: fn(&mut Config, Raw<'_>, &Context, Origin) -> Result<(), Vec<Flaw>>,
+    /// A value as it would be written in moltis.toml, to show the form.
+    pub example: fn() -> String,
+    pub(crate) set: Set,
     pub(crate) get: fn(&Config) -> Option<(String, Origin)>,
 }
+
+/// Reads a value and puts it, with who set it, into its field.
+type Set = fn(&mut Config, Raw<'_>, &Context, Origin) -> Result<(), Vec<Flaw>>;
 
 /// What holds when nobody sets a key.
 pub enum Fallback {

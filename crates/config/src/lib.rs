@@ -25,7 +25,7 @@ pub use load::{Loaded, Options, load};
 pub use schema::Config;
 pub use suggest::suggest;
 pub use value::flag::{
-    WorkspaceFlag, parse_backend, parse_cores, parse_duration, parse_image, parse_network, parse_pids, parse_size,
-    parse_timeout, parse_workspace_flag,
+    WorkspaceFlag, parse_backend, parse_cores, parse_duration, parse_image, parse_memory, parse_network,
+    parse_pids, parse_size, parse_timeout, parse_workspace_flag,
 };
 pub use words::BackendChoice;

@@ -84,17 +84,20 @@ pub fn load(options: &Options) -> Result<Loaded, Error> {
         source.parse(&mut problems)
     });
     let entries = file.as_ref().map(|file| file.entries(&mut problems)).unwrap_or_default();
+    if let Some(file) = &file
+        && file.mode & 0o044 != 0
+        && entries.iter().any(|entry| entry.key.secret)
+    {
+        let message = format!("{} holds a secret and can be read by other users", file.path.display());
+        let fix = format!("chmod 600 {}", quoted(&file.path));
+        warnings.push(Diagnosis::new("config-secret-readable", message).fix(fix));
+    }
     let aliases = env::aliases(env, &mut problems);
     let overrides = env::overrides(env, &mut problems);
 
-    let data_dir = match data_dir(options, &context, &entries) {
-        Ok(data_dir) => data_dir,
-        Err(problem) => {
-            problems.push(problem);
-            None
-        }
-    };
-    let secrets = data_dir.as_ref().and_then(|found| read_secrets(&found.setting.value, options.uid, &mut problems));
+    let data_dir = data_dir(options, &context, &entries, &mut problems);
+    let secrets =
+        data_dir.as_ref().and_then(|found| read_secrets(&found.setting.value, options.uid, &mut problems));
     let secrets = secrets.and_then(|source| {
         files_read.push(source.path.clone());
         source.parse(&mut problems)
@@ -105,10 +108,14 @@ pub fn load(options: &Options) -> Result<Loaded, Error> {
     for variable in aliases {
         merge.set(variable.key, Raw::Word(variable.value), Origin::Alias, |_| variable.place.clone());
     }
-    for (file, entries, origin) in [(&secrets, secret_entries, Origin::Secrets), (&file, entries, Origin::File)] {
+    for (file, entries, origin) in
+        [(&secrets, secret_entries, Origin::Secrets), (&file, entries, Origin::File)]
+    {
         let Some(file) = file else { continue };
         for entry in entries {
-            merge.set(entry.key, Raw::Item(entry.item), origin, |span| file.place(span.unwrap_or(&entry.span)));
+            merge.set(entry.key, Raw::Item(entry.item), origin, |span| {
+                file.place(span.unwrap_or(&entry.span))
+            });
         }
     }
     for variable in overrides {
@@ -129,6 +136,9 @@ pub fn load(options: &Options) -> Result<Loaded, Error> {
             true => moltis_sandbox::Network::Blocked,
             false => moltis_sandbox::Network::Open,
         });
+        if let Some(place) = places.get("tools.exec.sandbox.no_network").cloned() {
+            places.insert("tools.exec.sandbox.network", place);
+        }
     }
     validate::check(&config, &places, &mut problems);
     problems.truncate(MAX_PROBLEMS);
@@ -166,12 +176,14 @@ impl Merge {
 /// A file as it was read.
 struct Source {
     path: PathBuf,
+    mode: u32,
     bytes: Vec<u8>,
 }
 
 /// A file that is TOML.
 struct Parsed {
     path: PathBuf,
+    mode: u32,
     document: Document<String>,
 }
 
@@ -184,7 +196,7 @@ struct Entry<'a> {
 
 impl Source {
     fn parse(self, problems: &mut Vec<Problem>) -> Option<Parsed> {
-        let Self { path, bytes } = self;
+        let Self { path, mode, bytes } = self;
         let text = match String::from_utf8(bytes) {
             Ok(text) => text,
             Err(error) => {
@@ -194,7 +206,7 @@ impl Source {
             }
         };
         match Document::parse(text.clone()) {
-            Ok(document) => Some(Parsed { path, document }),
+            Ok(document) => Some(Parsed { path, mode, document }),
             Err(error) => {
                 let at = error.span().map_or(0, |span| span.start);
                 // Only the parser's own words: its full report quotes the line, which may hold a secret.
@@ -293,7 +305,8 @@ fn advice(table: &str, name: &str, is_table: bool) -> Option<String> {
         let right = tables.iter().copied().find(|path| last(path) == name);
         let near = right.or_else(|| suggest(&whole, tables.iter().copied()));
         let near = near.or_else(|| {
-            let siblings = tables.iter().copied().filter(|path| path.rsplit_once('.').map_or("", |p| p.0) == table);
+            let siblings =
+                tables.iter().copied().filter(|path| path.rsplit_once('.').map_or("", |p| p.0) == table);
             let names: Vec<_> = siblings.clone().map(last).collect();
             let name = suggest(name, names)?;
             siblings.clone().find(|path| last(path) == name)
@@ -336,8 +349,13 @@ struct DataDir {
     place: Option<Place>,
 }
 
-/// `None` when a problem that is told elsewhere keeps it from being known.
-fn data_dir(options: &Options, context: &Context, entries: &[Entry<'_>]) -> Result<Option<DataDir>, Problem> {
+/// `None` when a problem keeps it from being known.
+fn data_dir(
+    options: &Options,
+    context: &Context,
+    entries: &[Entry<'_>],
+    problems: &mut Vec<Problem>,
+) -> Option<DataDir> {
     let flag = options.data_dir.as_deref().map(|dir| (dir, Origin::Flag, Place::Flag("--data-dir")));
     let variable = env::get(&options.env, "MOLTIS_DATA_DIR").map(Path::new);
     let variable = variable.map(|dir| (dir, Origin::Env, Place::Variable("MOLTIS_DATA_DIR".to_owned())));
@@ -348,33 +366,39 @@ fn data_dir(options: &Options, context: &Context, entries: &[Entry<'_>]) -> Resu
             let text = dir.to_string_lossy();
             let why = if text.is_empty() { "it is empty" } else { "it is relative to an unknown directory" };
             let what = InvalidValue::malformed(&text, "a data directory", why);
-            return Err(Problem::Value { place, key: "data_dir", what });
+            problems.push(Problem::Value { place, key: "data_dir", what });
+            return None;
         };
-        return Ok(Some(DataDir { setting: Setting::new(base.join(dir), origin), place: Some(place) }));
+        return Some(DataDir { setting: Setting::new(base.join(dir), origin), place: Some(place) });
     }
     if let Some(entry) = entries.iter().find(|entry| entry.key.path == "data_dir") {
         let mut config = Config::default();
-        let read = (entry.key.set)(&mut config, Raw::Item(entry.item), context, Origin::File);
-        return Ok(read.is_ok().then_some(DataDir { setting: config.data_dir, place: None }));
+        // What is wrong with it is told when the file is laid over the defaults.
+        (entry.key.set)(&mut config, Raw::Item(entry.item), context, Origin::File).ok()?;
+        return Some(DataDir { setting: config.data_dir, place: None });
     }
-    let home = context.home.as_deref().ok_or(Problem::NoHome)?;
-    Ok(Some(DataDir { setting: Setting::built_in(home.join(".moltis")), place: None }))
+    match &context.home {
+        Some(home) => Some(DataDir { setting: Setting::built_in(home.join(".moltis")), place: None }),
+        None => {
+            problems.push(Problem::NoHome);
+            None
+        }
+    }
 }
 
 /// Opens a file without waiting (a FIFO would wait for a writer) and reads it, if it is a file at all.
 fn open(path: &Path, problems: &mut Vec<Problem>) -> Option<File> {
-    let unreadable = |cause: String, fix: &str| Problem::Unreadable {
-        path: path.to_owned(),
-        cause,
-        fix: fix.to_owned(),
-    };
+    let unreadable =
+        |cause: String, fix: &str| Problem::Unreadable { path: path.to_owned(), cause, fix: fix.to_owned() };
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = match OpenOptions::new().read(true).custom_flags(nonblock).open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => return None,
         Err(error) => {
             let fix = match error.kind() {
-                ErrorKind::PermissionDenied => "make it readable for this user, or run as the user that it belongs to",
+                ErrorKind::PermissionDenied => {
+                    "make it readable for this user, or run as the user that it belongs to"
+                }
                 _ => "check the path",
             };
             problems.push(unreadable(error.to_string(), fix));
@@ -395,14 +419,14 @@ fn open(path: &Path, problems: &mut Vec<Problem>) -> Option<File> {
     }
 }
 
-fn read(path: &Path, file: File, problems: &mut Vec<Problem>) -> Option<Source> {
+fn read(path: &Path, file: File, mode: u32, problems: &mut Vec<Problem>) -> Option<Source> {
     let mut bytes = Vec::new();
     match file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes) {
         Ok(_) if bytes.len() as u64 > MAX_FILE_BYTES => {
             problems.push(Problem::TooLarge(path.to_owned()));
             None
         }
-        Ok(_) => Some(Source { path: path.to_owned(), bytes }),
+        Ok(_) => Some(Source { path: path.to_owned(), mode, bytes }),
         Err(error) => {
             let fix = "check the file system".to_owned();
             problems.push(Problem::Unreadable { path: path.to_owned(), cause: error.to_string(), fix });
@@ -424,12 +448,13 @@ fn read_config(
         }
         return None;
     };
-    if file.metadata().is_ok_and(|metadata| metadata.mode() & 0o002 != 0) {
+    let mode = file.metadata().map_or(0, |metadata| metadata.mode() & 0o7777);
+    if mode & 0o002 != 0 {
         let message = format!("{} can be changed by every user of this machine", path.display());
         let fix = format!("chmod o-w {}", quoted(path));
         warnings.push(Diagnosis::new("config-writable-by-others", message).fix(fix));
     }
-    read(path, file, problems)
+    read(path, file, mode, problems)
 }
 
 fn read_secrets(data_dir: &Path, uid: u32, problems: &mut Vec<Problem>) -> Option<Source> {
@@ -441,9 +466,12 @@ fn read_secrets(data_dir: &Path, uid: u32, problems: &mut Vec<Problem>) -> Optio
         let cause = format!("it belongs to uid {}, not to the caller (uid {uid})", metadata.uid());
         (cause, format!("chown {uid} {0} && chmod 600 {0}", quoted(&path)))
     } else if mode & 0o177 != 0 {
-        (format!("its mode is {mode:04o}: others can reach the secrets in it"), format!("chmod 600 {}", quoted(&path)))
+        (
+            format!("its mode is {mode:04o}: others can reach the secrets in it"),
+            format!("chmod 600 {}", quoted(&path)),
+        )
     } else {
-        return read(&path, file, problems);
+        return read(&path, file, mode, problems);
     };
     problems.push(Problem::Exposed { path, cause, fix });
     None
@@ -453,5 +481,9 @@ fn read_secrets(data_dir: &Path, uid: u32, problems: &mut Vec<Problem>) -> Optio
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
-    if text.chars().all(plain) { text.into_owned() } else { format!("'{}'", shown(&text).replace('\'', "'\\''")) }
+    if text.chars().all(plain) {
+        text.into_owned()
+    } else {
+        format!("'{}'", shown(&text).replace('\'', "'\\''"))
+    }
 }

@@ -86,6 +86,7 @@ macro_rules! section {
                         aliases: aliases!($($alias)*),
                         default: field!(fallback $shape $format, $default),
                         kind: <$format as Format>::name,
+                        example: <$format as Format>::example,
                         set: |$config, raw, context, origin| {
                             let table = &mut $table;
                             let value = <$format as Format>::read(raw, context)?;
@@ -171,7 +172,7 @@ section! {
         backend: required OneOf<BackendChoice> = BackendChoice::Auto, "ESFA";
         /// Where a session goes when its engine fails: anywhere, only to a backend that isolates files, nowhere
         failover: required OneOf<Failover> = Failover::Any, "";
-        /// Let `restricted-host` and `none` run although they cannot keep a demanded network policy
+        /// Let `restricted-host` run although it cannot keep the network policy that was asked for
         allow_unenforced: required Bool = false, "";
         /// Image that containers start from; in this file a base for `packages`, elsewhere a finished image
         image: required Image = ImageReference::default_base(), "ESFA";

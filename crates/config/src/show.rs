@@ -55,7 +55,9 @@ pub fn text(loaded: &Loaded) -> String {
             (None, origin) => origin.to_string(),
         };
         let default = match &row.default {
-            Some(default) if row.origin != Origin::Default || row.value.is_none() => format!("; default: {default}"),
+            Some(default) if row.origin != Origin::Default || row.value.is_none() => {
+                format!("; default: {default}")
+            }
             _ => String::new(),
         };
         text.push_str(&format!("{} = {value}  ({from}{default})\n    {}\n", row.key, row.help));

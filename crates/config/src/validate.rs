@@ -28,7 +28,8 @@ pub(crate) fn check(config: &Config, places: &BTreeMap<&'static str, Place>, pro
     }
     if sandbox.backend.value != BackendChoice::Named(BackendName::Podman) {
         for (name, path, _) in hatches.iter().filter(|(_, _, on)| *on) {
-            let message = format!("`{name}` needs `backend = \"podman\"`, and it is `{}`", sandbox.backend.value);
+            let message =
+                format!("`{name}` needs `backend = \"podman\"`, and it is `{}`", sandbox.backend.value);
             conflict(path, &message, &format!("set `backend = \"podman\"`, or remove `{name}`"));
         }
     }

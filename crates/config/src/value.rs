@@ -61,6 +61,9 @@ pub trait Format {
     /// What they look like, for people, such as `size (512M, 1G)`.
     fn name() -> String;
 
+    /// One of them as it would stand in moltis.toml, to show the form.
+    fn example() -> String;
+
     /// Reads one.
     ///
     /// # Errors
@@ -79,6 +82,9 @@ pub trait Text {
     /// What they look like, for people.
     const NAME: &'static str;
 
+    /// One of them, to show the form.
+    const EXAMPLE: &'static str;
+
     /// Reads one.
     ///
     /// # Errors
@@ -94,6 +100,10 @@ impl<T: Text> Format for T {
 
     fn name() -> String {
         T::NAME.to_owned()
+    }
+
+    fn example() -> String {
+        quote(T::EXAMPLE)
     }
 
     fn read(raw: Raw<'_>, context: &Context) -> Result<Self::Value, Vec<Flaw>> {
@@ -116,6 +126,10 @@ impl<T: Words> Format for OneOf<T> {
         words.join(", ")
     }
 
+    fn example() -> String {
+        quote(T::all().first().map_or("", |(word, _)| word))
+    }
+
     fn read(raw: Raw<'_>, _: &Context) -> Result<T, Vec<Flaw>> {
         let words: Vec<_> = T::all().into_iter().map(|(word, _)| format!("\"{word}\"")).collect();
         Ok(T::parse(string(raw, &format!("one of {}", words.join(", ")))?)?)
@@ -134,6 +148,10 @@ impl<T: Text> Format for List<T> {
 
     fn name() -> String {
         format!("list of {}s", T::NAME)
+    }
+
+    fn example() -> String {
+        format!("[{}]", quote(T::EXAMPLE))
     }
 
     fn read(raw: Raw<'_>, context: &Context) -> Result<Self::Value, Vec<Flaw>> {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use moltis_sandbox::{BackendName, Network};
+use moltis_sandbox::{BackendName, MountMode, Network};
 
 use crate::error::InvalidValue;
 use crate::suggest::suggest;
@@ -109,6 +109,17 @@ words! {
         Node22 = "node22",
         /// Python 3.13.
         Python313 = "python3.13",
+    }
+}
+
+impl MountAccess {
+    /// The mode of the mount, if there is one.
+    pub fn mode(self) -> Option<MountMode> {
+        match self {
+            Self::None => None,
+            Self::Ro => Some(MountMode::Ro),
+            Self::Rw => Some(MountMode::Rw),
+        }
     }
 }
 

@@ -54,6 +54,7 @@ impl Text for Domain {
     type Value = DomainPattern;
 
     const NAME: &'static str = "domain pattern";
+    const EXAMPLE: &'static str = "*.example.com";
 
     fn parse(text: &str, _: &Context) -> Result<DomainPattern, InvalidValue> {
         pattern(text).map_err(|why| InvalidValue::malformed(text, "a domain pattern", why))
@@ -161,8 +162,26 @@ mod tests {
     #[test]
     fn what_is_no_pattern_is_refused() {
         let bad = [
-            "", "*.", "*.*", "a.*.b", "*example.com", "https://x", "x/y", "a..b", "-a.b", "a b", "a:0", "a:99999",
-            "a:", "300.1.1.1", "1.2.3", "10.0.0.0/33", "[a]:1", ".", "a\0b", "a:+1",
+            "",
+            "*.",
+            "*.*",
+            "a.*.b",
+            "*example.com",
+            "https://x",
+            "x/y",
+            "a..b",
+            "-a.b",
+            "a b",
+            "a:0",
+            "a:99999",
+            "a:",
+            "300.1.1.1",
+            "1.2.3",
+            "10.0.0.0/33",
+            "[a]:1",
+            ".",
+            "a\0b",
+            "a:+1",
         ];
         for text in bad {
             assert!(pattern(text).is_err(), "{text}");

@@ -25,7 +25,10 @@ enum Token {
     /// `**/`: nothing, or any bytes that end in a slash.
     Folders,
     /// `[…]`: one ASCII character of these ranges, or with `!` of none of them.
-    Class { negated: bool, ranges: Vec<(u8, u8)> },
+    Class {
+        negated: bool,
+        ranges: Vec<(u8, u8)>,
+    },
 }
 
 impl Glob {
@@ -73,7 +76,15 @@ impl Glob {
     /// What stays read-only in a writable workspace unless told otherwise.
     pub fn workspace_protect() -> Vec<Self> {
         let names = [
-            ".git/hooks", ".git/config", ".gitmodules", ".envrc", ".vscode", ".idea", ".claude", ".codex", ".mcp.json",
+            ".git/hooks",
+            ".git/config",
+            ".gitmodules",
+            ".envrc",
+            ".vscode",
+            ".idea",
+            ".claude",
+            ".codex",
+            ".mcp.json",
             ".moltis*",
         ];
         names.iter().filter_map(|name| Self::new(name).ok()).collect()
@@ -113,7 +124,8 @@ fn step(token: &Token, at: &[bool], path: &[u8]) -> Vec<bool> {
             }
         }
         Token::Class { negated, ranges } => {
-            let fits = |b: u8| b != b'/' && ranges.iter().any(|(low, high)| (*low..=*high).contains(&b)) != *negated;
+            let fits =
+                |b: u8| b != b'/' && ranges.iter().any(|(low, high)| (*low..=*high).contains(&b)) != *negated;
             for i in (0..path.len()).filter(|i| at[*i] && fits(path[*i])) {
                 next[i + 1] = true;
             }
@@ -209,6 +221,7 @@ impl Text for GlobFormat {
     type Value = Glob;
 
     const NAME: &'static str = "glob";
+    const EXAMPLE: &'static str = "/srv/data/**";
 
     fn parse(text: &str, _: &Context) -> Result<Glob, InvalidValue> {
         Glob::new(text).map_err(|why| InvalidValue::malformed(text, "a glob", why))
@@ -226,6 +239,7 @@ impl Text for ImageGlob {
     type Value = Glob;
 
     const NAME: &'static str = "image pattern";
+    const EXAMPLE: &'static str = "docker.io/library/*";
 
     fn parse(text: &str, _: &Context) -> Result<Glob, InvalidValue> {
         let malformed = |why| InvalidValue::malformed(text, "an image pattern", why);

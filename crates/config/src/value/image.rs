@@ -34,6 +34,7 @@ impl Text for Image {
     type Value = ImageReference;
 
     const NAME: &'static str = "image reference";
+    const EXAMPLE: &'static str = "docker.io/library/debian:12";
 
     fn parse(text: &str, _: &Context) -> Result<ImageReference, InvalidValue> {
         match check(text) {
@@ -121,7 +122,8 @@ fn valid_part(part: &str) -> bool {
     let mut words = 0;
     for c in part.chars() {
         if c.is_ascii() && word(c as u8) {
-            let joins = matches!(separator.as_str(), "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-');
+            let joins =
+                matches!(separator.as_str(), "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-');
             if !joins || (words == 0 && !separator.is_empty()) {
                 return false;
             }
@@ -154,8 +156,23 @@ mod tests {
             assert_eq!(check(text), Ok(()), "{text}");
         }
         let bad = [
-            "", "Ubuntu", "a b", "--privileged", "-v", "a/", "/a", "a//b", "a:", "a:-x", "a@sha256:12", "a..b",
-            "a___b", "https://x/y", "a\n", "x.y:99999/a", "ünï",
+            "",
+            "Ubuntu",
+            "a b",
+            "--privileged",
+            "-v",
+            "a/",
+            "/a",
+            "a//b",
+            "a:",
+            "a:-x",
+            "a@sha256:12",
+            "a..b",
+            "a___b",
+            "https://x/y",
+            "a\n",
+            "x.y:99999/a",
+            "ünï",
         ];
         for text in bad {
             assert!(check(text).is_err(), "{text}");

@@ -17,6 +17,10 @@ impl Format for Bool {
         "`true`, `false`".to_owned()
     }
 
+    fn example() -> String {
+        "true".to_owned()
+    }
+
     fn read(raw: Raw<'_>, _: &Context) -> Result<bool, Vec<Flaw>> {
         match raw {
             Raw::Item(Item::Value(Value::Boolean(value))) => Ok(*value.value()),
@@ -39,6 +43,10 @@ impl<const MIN: u64, const MAX: u64> Format for Integer<MIN, MAX> {
 
     fn name() -> String {
         format!("whole number, {}", bounds(MIN, MAX))
+    }
+
+    fn example() -> String {
+        1024.clamp(MIN, MAX).to_string()
     }
 
     fn read(raw: Raw<'_>, _: &Context) -> Result<u64, Vec<Flaw>> {
@@ -64,6 +72,10 @@ impl Format for Port {
         "port, 0 to 65535".to_owned()
     }
 
+    fn example() -> String {
+        "8080".to_owned()
+    }
+
     fn read(raw: Raw<'_>, _: &Context) -> Result<u16, Vec<Flaw>> {
         let number = whole(raw)?;
         Ok(u16::try_from(number).map_err(|_| InvalidValue::OutOfRange {
@@ -85,6 +97,10 @@ impl Format for Vcpus {
 
     fn name() -> String {
         "1 or an even number up to 64".to_owned()
+    }
+
+    fn example() -> String {
+        "2".to_owned()
     }
 
     fn read(raw: Raw<'_>, _: &Context) -> Result<u64, Vec<Flaw>> {
@@ -110,6 +126,10 @@ impl<const MIN: u64, const MAX: u64> Format for Size<MIN, MAX> {
 
     fn name() -> String {
         "size (`512M`, `1G`, or bytes)".to_owned()
+    }
+
+    fn example() -> String {
+        quote("1G")
     }
 
     fn read(raw: Raw<'_>, _: &Context) -> Result<u64, Vec<Flaw>> {
@@ -150,6 +170,10 @@ impl<const MIN: u64, const MAX: u64> Format for Span<MIN, MAX> {
         "duration (`60s`, `30m`, `1h30m`)".to_owned()
     }
 
+    fn example() -> String {
+        quote("60s")
+    }
+
     fn read(raw: Raw<'_>, _: &Context) -> Result<Duration, Vec<Flaw>> {
         let word = match raw {
             Raw::Item(Item::Value(Value::String(text))) => text.value().as_str(),
@@ -180,7 +204,11 @@ impl Format for Cores {
     type Value = f64;
 
     fn name() -> String {
-        "number of cores above 0 (`0.5`, `2`)".to_owned()
+        "number of cores, 0.01 or more (`0.5`, `2`)".to_owned()
+    }
+
+    fn example() -> String {
+        "1.5".to_owned()
     }
 
     fn read(raw: Raw<'_>, _: &Context) -> Result<f64, Vec<Flaw>> {
@@ -212,7 +240,9 @@ pub(super) fn size(text: &str) -> Result<u64, InvalidValue> {
         "g" | "gb" | "gib" => 30,
         "t" | "tb" | "tib" => 40,
         unit if unit.starts_with('.') => {
-            return Err(malformed("fractions are not understood: take the smaller unit, such as 1536M for 1.5G"));
+            return Err(malformed(
+                "fractions are not understood: take the smaller unit, such as 1536M for 1.5G",
+            ));
         }
         _ => return Err(malformed("the units are K, M, G and T, such as 512M")),
     };

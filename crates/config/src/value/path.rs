@@ -12,6 +12,7 @@ impl Text for AbsolutePath {
     type Value = PathBuf;
 
     const NAME: &'static str = "absolute path";
+    const EXAMPLE: &'static str = "/path/to/it";
 
     fn parse(text: &str, context: &Context) -> Result<PathBuf, InvalidValue> {
         let path = expand(text, context)?;
@@ -33,11 +34,15 @@ impl Text for DataPath {
     type Value = PathBuf;
 
     const NAME: &'static str = "path";
+    const EXAMPLE: &'static str = "sandbox/home/shared";
 
     fn parse(text: &str, context: &Context) -> Result<PathBuf, InvalidValue> {
         let path = expand(text, context)?;
         if path.components().any(|part| part == Component::ParentDir) {
             return Err(InvalidValue::malformed(text, "a path", "it must not contain `..`"));
+        }
+        if path.components().all(|part| part == Component::CurDir) {
+            return Err(InvalidValue::malformed(text, "a path", "that is the data directory itself"));
         }
         Ok(path)
     }

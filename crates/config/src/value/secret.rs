@@ -5,7 +5,7 @@ use std::fmt;
 use secrecy::{ExposeSecret, SecretString};
 use toml_edit::{Item, Value};
 
-use super::{Context, Flaw, Format, Raw, wrong_type};
+use super::{Context, Flaw, Format, Raw, quote, wrong_type};
 use crate::error::InvalidValue;
 
 /// A token or key. It is wiped from memory when dropped and prints as `set`.
@@ -52,6 +52,10 @@ impl Format for SecretText {
 
     fn name() -> String {
         "secret".to_owned()
+    }
+
+    fn example() -> String {
+        quote("token")
     }
 
     fn read(raw: Raw<'_>, _: &Context) -> Result<Secret, Vec<Flaw>> {

@@ -30,6 +30,10 @@ impl Format for Mounts {
         "list of `{ source, target, mode }`; mode `ro` (default) or `rw`".to_owned()
     }
 
+    fn example() -> String {
+        "[{ source = \"/srv/data\", target = \"/data\" }]".to_owned()
+    }
+
     fn read(raw: Raw<'_>, context: &Context) -> Result<Vec<Mount>, Vec<Flaw>> {
         const EXPECTED: &str = "a list of mounts, such as [{ source = \"/srv/data\", target = \"/data\" }]";
         let mut flaws = Vec::new();
@@ -144,8 +148,12 @@ fn mount_target(text: &str) -> Result<PathBuf, InvalidValue> {
     }
     match plain.to_str() {
         Some("/workspace") => Err(malformed("that is where `workspace` shows")),
-        Some("/home/sandbox") => Err(malformed("that is the home: see `home_persistence` and `shared_home_dir`")),
-        Some("/home/sandbox/files") => Err(malformed("that is where managed files show: see `managed_files_mount`")),
+        Some("/home/sandbox") => {
+            Err(malformed("that is the home: see `home_persistence` and `shared_home_dir`"))
+        }
+        Some("/home/sandbox/files") => {
+            Err(malformed("that is where managed files show: see `managed_files_mount`"))
+        }
         _ => Ok(plain),
     }
 }
@@ -158,6 +166,10 @@ impl Format for Commands {
 
     fn name() -> String {
         "table of name = \"/path/to/module.wasm\"".to_owned()
+    }
+
+    fn example() -> String {
+        "{ python = \"/opt/python.wasm\" }".to_owned()
     }
 
     fn read(raw: Raw<'_>, context: &Context) -> Result<Self::Value, Vec<Flaw>> {
@@ -195,7 +207,9 @@ impl Format for Commands {
         if commands.is_empty() {
             return "{}".to_owned();
         }
-        let each = commands.iter().map(|(name, path)| format!("{} = {}", quote(name), quote(&path.to_string_lossy())));
+        let each = commands
+            .iter()
+            .map(|(name, path)| format!("{} = {}", quote(name), quote(&path.to_string_lossy())));
         format!("{{ {} }}", each.collect::<Vec<_>>().join(", "))
     }
 }
@@ -225,6 +239,7 @@ impl Text for GpusFormat {
     type Value = Gpus;
 
     const NAME: &'static str = "`all`, or ids with commas between";
+    const EXAMPLE: &'static str = "all";
 
     fn parse(text: &str, _: &Context) -> Result<Gpus, InvalidValue> {
         if text == "all" {

@@ -24,6 +24,7 @@ impl Text for Package {
     type Value = String;
 
     const NAME: &'static str = "package name";
+    const EXAMPLE: &'static str = "ffmpeg";
 
     fn parse(text: &str, _: &Context) -> Result<String, InvalidValue> {
         if let Some(group) = text.strip_prefix('@') {
@@ -54,6 +55,7 @@ impl Text for ContainerPrefix {
     type Value = String;
 
     const NAME: &'static str = "name";
+    const EXAMPLE: &'static str = "moltis";
 
     fn parse(text: &str, _: &Context) -> Result<String, InvalidValue> {
         let first = text.bytes().next().is_some_and(|b| b.is_ascii_lowercase());
@@ -78,6 +80,7 @@ impl Text for Runtime {
     type Value = String;
 
     const NAME: &'static str = "runtime name";
+    const EXAMPLE: &'static str = "runsc";
 
     fn parse(text: &str, _: &Context) -> Result<String, InvalidValue> {
         let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric() || b == b'/');
@@ -100,6 +103,7 @@ impl Text for Word {
     type Value = String;
 
     const NAME: &'static str = "word";
+    const EXAMPLE: &'static str = "name";
 
     fn parse(text: &str, _: &Context) -> Result<String, InvalidValue> {
         let fits = |b: u8| b.is_ascii_alphanumeric() || b"._-:/@".contains(&b);
@@ -122,6 +126,7 @@ impl Text for Address {
     type Value = IpAddr;
 
     const NAME: &'static str = "IP address";
+    const EXAMPLE: &'static str = "127.0.0.1";
 
     fn parse(text: &str, _: &Context) -> Result<IpAddr, InvalidValue> {
         let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
@@ -147,6 +152,7 @@ impl Text for Url {
     type Value = String;
 
     const NAME: &'static str = "URL";
+    const EXAMPLE: &'static str = "https://example.com/api";
 
     fn parse(text: &str, _: &Context) -> Result<String, InvalidValue> {
         url(text).map_err(|(text, why)| InvalidValue::malformed(&text, "a URL", why))
@@ -174,7 +180,8 @@ fn url(text: &str) -> Result<String, (String, &'static str)> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(bracketed) => {
             let (host, port) = bracketed.split_once(']').ok_or(fail("the [ is not closed"))?;
-            host.parse::<std::net::Ipv6Addr>().map_err(|_| fail("between brackets belongs an IPv6 address"))?;
+            host.parse::<std::net::Ipv6Addr>()
+                .map_err(|_| fail("between brackets belongs an IPv6 address"))?;
             let port = match port {
                 "" => None,
                 port => Some(port.strip_prefix(':').ok_or(fail("the port is wrong"))?),
@@ -209,6 +216,7 @@ impl Text for LogFilter {
     type Value = String;
 
     const NAME: &'static str = "log filter";
+    const EXAMPLE: &'static str = "warn,moltis=debug";
 
     fn parse(text: &str, _: &Context) -> Result<String, InvalidValue> {
         const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -255,8 +263,18 @@ mod tests {
             assert_eq!(url(text).map_err(|(_, why)| why), Ok(read.to_owned()));
         }
         let bad = [
-            "http://example.com", "http://127.0.0.1.example.com", "http://127.0.0.1@example.com", "ftp://x", "x",
-            "https://", "https://a b", "https://a?b", "https://a:99999", "https://a:", "https://[::1", "",
+            "http://example.com",
+            "http://127.0.0.1.example.com",
+            "http://127.0.0.1@example.com",
+            "ftp://x",
+            "x",
+            "https://",
+            "https://a b",
+            "https://a?b",
+            "https://a:99999",
+            "https://a:",
+            "https://[::1",
+            "",
             "http://example.com\\@127.0.0.1",
         ];
         for text in bad {
