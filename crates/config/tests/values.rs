@@ -107,8 +107,7 @@ fn globs(texts: &[&str]) -> Setting<Vec<Glob>> {
 #[test]
 fn every_key_is_read() {
     let world = World::with(EVERY_KEY);
-    let mut expected = Config::default();
-    expected.data_dir = set(world.path("state"));
+    let mut expected = Config { data_dir: set(world.path("state")), ..Config::default() };
     expected.tools.exec.default_timeout_secs = set(60);
     expected.tools.exec.max_output_bytes = set(1000);
     expected.tools.fs.allow_paths = globs(&["/workspace/**"]);
