@@ -32,29 +32,35 @@ pub const MAX_DESCRIPTORS: usize = 253;
 pub const GO: [u8; 1] = [1];
 
 /// The first packet, [`Header::BYTES`] long. Its descriptors come with it in this order: the bound socket, the read
-/// end of the lifeline if there is one, then the handed sources.
+/// end of the lifeline if there is one, the cgroup directory if there is one, then the handed sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Length of the plan in bytes.
     pub plan_bytes: u32,
     /// Whether a lifeline comes with it.
     pub lifeline: bool,
+    /// Whether a cgroup (version 2) comes with it, to create the child in.
+    pub cgroup: bool,
 }
 
 impl Header {
     /// Length on the wire.
-    pub const BYTES: usize = 5;
+    pub const BYTES: usize = 6;
 
     /// The bytes on the wire.
     pub fn encode(self) -> [u8; Self::BYTES] {
         let length = self.plan_bytes.to_le_bytes();
-        [length[0], length[1], length[2], length[3], u8::from(self.lifeline)]
+        [length[0], length[1], length[2], length[3], u8::from(self.lifeline), u8::from(self.cgroup)]
     }
 
     /// Reads a header; `None` for a plan above [`MAX_PLAN_BYTES`].
     pub fn decode(bytes: [u8; Self::BYTES]) -> Option<Self> {
         let plan_bytes = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        (plan_bytes as usize <= MAX_PLAN_BYTES).then_some(Self { plan_bytes, lifeline: bytes[4] != 0 })
+        (plan_bytes as usize <= MAX_PLAN_BYTES).then_some(Self {
+            plan_bytes,
+            lifeline: bytes[4] != 0,
+            cgroup: bytes[5] != 0,
+        })
     }
 }
 
@@ -66,6 +72,8 @@ pub struct Plan {
     /// Sources that the helper, being privileged, clones before the child exists; in the order of their descriptors.
     /// Empty for an ordinary caller.
     pub handed: Vec<Handed>,
+    /// Whether the host wants the child's network namespace.
+    pub report_netns: bool,
     /// Host name inside.
     pub hostname: ByteString,
     /// How the root is built, in order. It is made read-only after the last step.
@@ -266,10 +274,13 @@ pub struct Agent {
 /// What the helper and its child tell the host. The host treats it as hostile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// The child exists; its pidfd comes with this packet.
+    /// The child exists and its user namespace is mapped. Its pidfd comes with this packet, then its network namespace
+    /// if that was asked for.
     Born {
         /// Its process id as the helper sees it.
         pid: i32,
+        /// Whether it was created in the cgroup that came with the header.
+        placed: bool,
     },
     /// The child is confined and listens.
     Ready,
@@ -342,9 +353,9 @@ mod tests {
 
     #[test]
     fn headers_survive_the_wire_and_plans_are_bounded() {
-        let header = Header { plan_bytes: 70_000, lifeline: true };
+        let header = Header { plan_bytes: 70_000, lifeline: true, cgroup: false };
         assert_eq!(Header::decode(header.encode()), Some(header));
-        let long = Header { plan_bytes: MAX_PLAN_BYTES as u32 + 1, lifeline: false };
+        let long = Header { plan_bytes: MAX_PLAN_BYTES as u32 + 1, lifeline: false, cgroup: true };
         assert_eq!(Header::decode(long.encode()), None);
     }
 }
