@@ -3,6 +3,7 @@
 //! ```text
 //! moltis-guest launch …
 //! moltis-guest serve --listener FD [--lifeline FD] [--idle MILLIS] [--ready FD] [--cwd DIR] [--owner UID]
+//! moltis-guest uplink UID GID PROGRAM ARGUMENT…
 //! ```
 
 mod confine;
@@ -13,6 +14,7 @@ mod forward;
 mod launch;
 mod serve;
 mod startup;
+mod uplink;
 
 use std::ffi::OsString;
 
@@ -26,11 +28,12 @@ fn main() {
     let rest: Vec<OsString> = args.collect();
     let code = match mode.as_encoded_bytes() {
         b"launch" => launch::run(),
+        b"uplink" => uplink::run(rest),
         b"serve" => match serve::ServeConfig::from_args(&rest) {
             Ok(config) => serve::run(config),
             Err(problem) => usage(&problem),
         },
-        _ => usage("the first argument is neither `launch` nor `serve`"),
+        _ => usage("the first argument is none of `launch`, `serve`, `uplink`"),
     };
     std::process::exit(code);
 }
