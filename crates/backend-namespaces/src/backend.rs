@@ -1,0 +1,273 @@
+//! The backend: opens, finds, lists and ends sandboxes of one data directory.
+
+mod closer;
+mod opening;
+mod sweep;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use moltis_agent::client::Patience;
+use moltis_agent::sandbox::{configure, status};
+use moltis_agent::{AgentSandbox, UnixTransport};
+use moltis_sandbox::{
+    Backend, BackendName, Detection, Guarantees, Lifetime, Network, Promise, Result, Sandbox, SandboxId,
+    SandboxRecord, SandboxSpec, SessionKey, Usable,
+};
+
+use crate::caller::Caller;
+use crate::detect::Detector;
+use crate::error::Error;
+use crate::limits::Limiter;
+use crate::open::Connector;
+use crate::process::Process;
+use crate::record::{RunDir, SOCKET};
+use crate::{landlock, place};
+use closer::ProcessCloser;
+use opening::{Opening, Prepared, Served};
+
+/// Where the backend keeps what it knows.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The data directory. Made, 0700, if it is missing.
+    pub data_dir: PathBuf,
+    /// The configuration directory, which no sandbox may see.
+    pub config_dir: Option<PathBuf>,
+}
+
+/// The built-in Linux sandbox: namespaces, Landlock, seccomp, cgroups.
+#[derive(Clone)]
+pub struct NamespacesBackend {
+    state: Arc<State>,
+}
+
+/// What all handles of one backend share.
+struct State {
+    config: Config,
+    caller: OnceLock<Caller>,
+    limiter: OnceLock<Limiter>,
+    connector: OnceLock<Option<Connector>>,
+    detector: Detector,
+    swept: Mutex<Option<Instant>>,
+}
+
+/// For an agent that is asked only whether it is there.
+const SHORT_PATIENCE: Patience = Patience {
+    hello: Duration::from_secs(2),
+    answer: Duration::from_secs(2),
+    work: Duration::from_secs(2),
+    grace: Duration::from_secs(2),
+};
+
+impl NamespacesBackend {
+    /// A backend on this data directory. Nothing is touched yet.
+    pub fn new(config: Config) -> Self {
+        let detector = Detector::new(&config.data_dir, moltis_agent::binary::guest_hash());
+        Self {
+            state: Arc::new(State {
+                config,
+                caller: OnceLock::new(),
+                limiter: OnceLock::new(),
+                connector: OnceLock::new(),
+                detector,
+                swept: Mutex::new(None),
+            }),
+        }
+    }
+
+    /// Opens the smallest sandbox there is and ends it again.
+    async fn trial(&self) -> Result<()> {
+        let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let key = SessionKey::new(format!("moltis detection {} {nanos}", std::process::id()));
+        let Some(key) = key else { return Ok(()) };
+        self.open(&SandboxSpec::new(key, Lifetime::Ephemeral)).await?.close().await
+    }
+
+    async fn open_or_adopt(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let (state, owned) = (Arc::clone(&self.state), spec.clone());
+        let mut opening = match blocking(move || state.prepare(&owned)).await? {
+            Prepared::Served(served) => return Ok(self.hand_out(spec, true, *served)),
+            Prepared::Opening(opening) => opening,
+        };
+        if let Some(found) = opening.running_same()
+            && let Ok(served) = self.adopt(spec, &opening, found).await
+        {
+            return Ok(self.hand_out(spec, false, served));
+        }
+        let (state, owned) = (Arc::clone(&self.state), spec.clone());
+        let launch = move || {
+            opening.end_running(&state)?;
+            opening.launch(&state, &owned)
+        };
+        let mut launched = blocking(launch).await?;
+        if spec.network.value == Network::Open {
+            let connector = self.state.connector().ok_or_else(Connector::missing)?;
+            launched.connect(connector).await?;
+        }
+        let served = blocking(move || launched.go()).await?;
+        Ok(self.hand_out(spec, true, served))
+    }
+
+    /// Takes up a running sandbox, if its agent answers.
+    async fn adopt(&self, spec: &SandboxSpec, opening: &Opening, found: Process) -> Result<Served> {
+        let folder = opening.folder().ok_or(Error::Died)?;
+        let transport = UnixTransport::open(&folder, SOCKET, found.pid())?;
+        status(&transport, SHORT_PATIENCE).await?;
+        if let Lifetime::Idle(idle) = spec.lifetime {
+            configure(&transport, opening::millis(idle), SHORT_PATIENCE).await?;
+        }
+        Ok(Served { process: found, transport, lifeline: None })
+    }
+
+    fn hand_out(&self, spec: &SandboxSpec, is_new: bool, served: Served) -> Arc<dyn Sandbox> {
+        let id = spec.id();
+        if is_new {
+            closer::reap(Arc::clone(&self.state), id.clone(), &served.process);
+        }
+        let closer = ProcessCloser::new(Arc::clone(&self.state), id.clone(), served.process, served.lifeline);
+        let transport = Arc::new(served.transport);
+        Arc::new(AgentSandbox::new(id, is_new, place::of(spec), transport, Box::new(closer)))
+    }
+}
+
+impl State {
+    fn caller(&self) -> &Caller {
+        self.caller.get_or_init(Caller::now)
+    }
+
+    /// The way to keep limits. Blocks at the first call.
+    fn limiter(&self) -> &Limiter {
+        self.limiter.get_or_init(|| {
+            let host_uid = self.caller().identity(None).map_or(0, |identity| identity.outside_uid);
+            Limiter::discover(&self.config.data_dir, host_uid)
+        })
+    }
+
+    /// The program for network `open`. Blocks at the first call.
+    fn connector(&self) -> Option<&Connector> {
+        let path = || std::env::var_os("PATH").unwrap_or_default();
+        self.connector.get_or_init(|| Connector::find(&path())).as_ref()
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        let limits = self.limiter().promises();
+        Guarantees {
+            filesystem: Promise::Held,
+            kernel: Promise::not_enforced("the sandbox shares the host's kernel"),
+            environment: Promise::Held,
+            network_blocked: Promise::Held,
+            network_trusted: Promise::not_enforced("needs the egress proxy, which this version does not have"),
+            network_open: Connector::promise(self.connector()),
+            memory: limits.memory,
+            cpus: limits.cpus,
+            pids: limits.pids,
+            terminal: Promise::Held,
+            background: Promise::Held,
+            forward: Promise::Held,
+            workspace: Promise::Held,
+            home: Promise::Held,
+            managed_files: Promise::Held,
+            adopt: Promise::Held,
+            images: Promise::not_enforced("it shows the host's own system folders, or a rootfs"),
+        }
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let landlock = match landlock::abi() {
+            0 => "without Landlock: the kernel has none, or it is switched off".to_owned(),
+            1 => "without Landlock: this kernel's first version of it would forbid renames".to_owned(),
+            abi => format!("Landlock ABI {abi}"),
+        };
+        vec![format!("limits by {}", self.limiter().mechanism()), landlock]
+    }
+}
+
+#[async_trait]
+impl Backend for NamespacesBackend {
+    fn name(&self) -> BackendName {
+        BackendName::Namespaces
+    }
+
+    async fn detect(&self) -> Detection {
+        if let Err(error) = self.state.detector.detect(|| self.trial()).await {
+            return Detection::Unusable(error.diagnosis().clone());
+        }
+        let state = Arc::clone(&self.state);
+        let found = blocking(move || {
+            let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
+            Ok(Usable {
+                version: format!("Linux {kernel}"),
+                guarantees: state.guarantees(),
+                notes: state.notes(),
+            })
+        });
+        match found.await {
+            Ok(usable) => Detection::Usable(Box::new(usable)),
+            Err(error) => Detection::Unusable(error.diagnosis().clone()),
+        }
+    }
+
+    async fn open(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let opened = self.open_or_adopt(spec).await;
+        if matches!(opened, Err(moltis_sandbox::Error::Unavailable(_))) {
+            let detector = self.state.detector.clone();
+            let _ = tokio::task::spawn_blocking(move || detector.forget()).await;
+        }
+        opened
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxRecord>> {
+        let state = Arc::clone(&self.state);
+        let found = blocking(move || {
+            let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(Vec::new()) };
+            state.sweep(&run, None);
+            let known = run.ids().into_iter().filter_map(|id| {
+                let record = run.record(&id)?;
+                let agent = record.process().zip(run.open(&id));
+                Some((id, record, agent))
+            });
+            Ok(known.collect())
+        });
+        let mut records = Vec::new();
+        for (id, record, agent) in found.await? {
+            let running = match agent.map(|(agent, folder)| UnixTransport::open(&folder, SOCKET, agent.pid())) {
+                Some(Ok(transport)) => status(&transport, SHORT_PATIENCE).await.is_ok(),
+                _ => false,
+            };
+            records.push(SandboxRecord {
+                id,
+                fingerprint: record.fingerprint,
+                running,
+                created_secs: record.created_secs,
+            });
+        }
+        Ok(records)
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<()> {
+        let (state, id) = (Arc::clone(&self.state), id.clone());
+        let remove = move || {
+            let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(()) };
+            let lock = run.lock(&id)?;
+            let process = run.record(&id).and_then(|record| record.process());
+            state.end(&run, &id, lock, process.as_ref())
+        };
+        blocking(remove).await
+    }
+}
+
+/// Runs something that blocks off the async threads. If the caller goes away it is carried on to its end, and what
+/// it made is dropped, which cleans up.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> crate::error::Result<T> + Send + 'static,
+) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(answer) => Ok(answer?),
+        Err(failed) => {
+            let cause = std::io::Error::other(failed);
+            Err(Error::System { what: "a thread broke off", cause }.into())
+        }
+    }
+}

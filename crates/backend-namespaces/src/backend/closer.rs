@@ -1,0 +1,110 @@
+//! The end of a sandbox: asked for, or noticed.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use moltis_agent::Closer;
+use moltis_sandbox::{Result, SandboxId};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::{State, blocking};
+use crate::error::Error;
+use crate::process::Process;
+use crate::record::{Lock, RunDir};
+
+/// Ends one sandbox. Dropping it lets go of the lifeline, which ends an ephemeral one.
+pub struct ProcessCloser {
+    state: Arc<State>,
+    id: SandboxId,
+    process: Arc<Process>,
+    lifeline: Mutex<Option<OwnedFd>>,
+}
+
+impl ProcessCloser {
+    /// For the sandbox with this PID 1.
+    pub fn new(state: Arc<State>, id: SandboxId, process: Process, lifeline: Option<OwnedFd>) -> Self {
+        Self { state, id, process: Arc::new(process), lifeline: Mutex::new(lifeline) }
+    }
+}
+
+#[async_trait]
+impl Closer for ProcessCloser {
+    async fn close(&self) -> Result<()> {
+        let lifeline = self.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (state, id, process) = (Arc::clone(&self.state), self.id.clone(), Arc::clone(&self.process));
+        let close = move || {
+            process.kill();
+            drop(lifeline);
+            if !process.wait_briefly() {
+                return Err(Error::DoesNotEnd);
+            }
+            state.clear_away(&id, &process, false)
+        };
+        blocking(close).await
+    }
+}
+
+impl State {
+    /// Kills what there is of a sandbox and removes its groups. The caller holds its lock. Blocks.
+    pub(super) fn end_process(&self, id: &SandboxId, process: Option<&Process>) -> Result<(), Error> {
+        if let Some(process) = process {
+            process.kill();
+            if !process.wait_briefly() {
+                return Err(Error::DoesNotEnd);
+            }
+        }
+        match self.limiter().find(id) {
+            Some(group) => Ok(group.remove()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends a sandbox and removes all of it, its lock included. Blocks.
+    pub(super) fn end(
+        &self,
+        run: &RunDir,
+        id: &SandboxId,
+        lock: Lock,
+        process: Option<&Process>,
+    ) -> Result<(), Error> {
+        self.end_process(id, process)?;
+        run.remove(id)?;
+        lock.remove();
+        Ok(())
+    }
+
+    /// Removes what is left of a sandbox whose PID 1 was `process` and is over, unless another one of the same name
+    /// has taken its place since. With `if_free` it is left to whoever has the lock. Blocks.
+    pub(super) fn clear_away(&self, id: &SandboxId, process: &Process, if_free: bool) -> Result<(), Error> {
+        let Some(run) = RunDir::find(&self.config.data_dir) else { return Ok(()) };
+        let lock = if if_free { run.try_lock(id)? } else { Some(run.lock(id)?) };
+        let Some(lock) = lock else { return Ok(()) };
+        match run.record(id) {
+            Some(record) if record.pid != process.pid() || record.process().is_some() => Ok(()),
+            _ => self.end(&run, id, lock, None),
+        }
+    }
+}
+
+/// Waits for the end of a child in the background, reaps it, and clears away what is left of its sandbox.
+pub fn reap(state: Arc<State>, id: SandboxId, process: &Process) {
+    let Ok(process) = process.try_clone() else { return };
+    tokio::spawn(async move {
+        // SAFETY: the process owns its descriptor, which stays the same and open until it is taken out again below.
+        let watched = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) };
+        let Ok(watched) = watched else { return };
+        if watched.readable().await.is_err() {
+            return;
+        }
+        let process = watched.into_inner();
+        let clear_away = move || {
+            process.is_over(Duration::ZERO);
+            state.clear_away(&id, &process, true)
+        };
+        // What cannot be removed now is swept later.
+        let _ = blocking(clear_away).await;
+    });
+}

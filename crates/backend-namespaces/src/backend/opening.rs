@@ -1,0 +1,257 @@
+//! Opening one sandbox: judged, locked, launched, recorded. Each stage owns what it made and removes it when it is
+//! dropped, so that no error path leaves anything behind.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use moltis_agent::UnixTransport;
+use moltis_agent_protocol::launch::{Agent, Identity, Plan, Rlimit};
+use moltis_sandbox::{Lifetime, Network, SandboxId, SandboxSpec};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::State;
+use crate::caller::owner_inside;
+use crate::error::{Error, Result};
+use crate::launch::{self, Child, Descriptors};
+use crate::limits::Group;
+use crate::open::Connector;
+use crate::process::{Process, pid_realm};
+use crate::record::{Folder, Lock, Record, RunDir, SOCKET};
+use crate::root::{self, Facts, Root, Sources};
+use crate::sources::Judge;
+use crate::{place, seccomp};
+
+/// OOM score adjustment of everything in a sandbox: it goes before anything of the host.
+const OOM_SCORE_ADJ: i32 = 500;
+
+/// What [`State::prepare`] came to.
+pub enum Prepared {
+    /// The common case is done in one go: a new sandbox serves.
+    Served(Box<Served>),
+    /// There is something to be asked or connected first.
+    Opening(Opening),
+}
+
+/// A sandbox that serves.
+pub struct Served {
+    /// Its PID 1.
+    pub process: Process,
+    /// The way to its agent.
+    pub transport: UnixTransport,
+    /// The write end of its lifeline.
+    pub lifeline: Option<OwnedFd>,
+}
+
+/// A sandbox whose sources are judged and whose lock is held.
+pub struct Opening {
+    id: SandboxId,
+    fingerprint: String,
+    identity: Identity,
+    sources: Option<Sources>,
+    run: RunDir,
+    running: Option<(Record, Process)>,
+    lock: Held,
+}
+
+impl State {
+    /// Judges the spec, takes the lock and looks for the sandbox; if there is none, and nothing else must be waited
+    /// for, it is made at once. Blocks.
+    pub(super) fn prepare(&self, spec: &SandboxSpec) -> Result<Prepared> {
+        let identity = self.caller().identity(spec.sandbox_uid)?;
+        let run = RunDir::make(&self.config.data_dir)?;
+        let judge = Judge::new(&self.config.data_dir, self.config.config_dir.as_deref(), self.caller());
+        let sources = Sources::judge(spec, &judge)?;
+        let open = spec.network.value == Network::Open;
+        if open && self.connector().is_none() {
+            return Err(Connector::missing().into());
+        }
+        let id = spec.id();
+        self.sweep_if_due(&run, &id);
+        let lock = Held { lock: Some(run.lock(&id)?), keep: false };
+        let record = run.record(&id);
+        let running = record.and_then(|record| record.process().map(|process| (record, process)));
+        let mut opening = Opening {
+            id,
+            fingerprint: spec.fingerprint(),
+            identity,
+            sources: Some(sources),
+            run,
+            running,
+            lock,
+        };
+        if opening.running.is_some() || open {
+            // A lock that a running sandbox needs stays, whatever becomes of this opening.
+            opening.lock.keep = opening.running.is_some();
+            return Ok(Prepared::Opening(opening));
+        }
+        opening.launch(self, spec)?.go().map(|served| Prepared::Served(Box::new(served)))
+    }
+}
+
+impl Opening {
+    /// The sandbox that runs already, if it was made by the same spec.
+    pub fn running_same(&self) -> Option<Process> {
+        let (record, process) = self.running.as_ref()?;
+        if record.fingerprint != self.fingerprint {
+            return None;
+        }
+        process.try_clone().ok()
+    }
+
+    /// The running sandbox's folder.
+    pub fn folder(&self) -> Option<OwnedFd> {
+        self.run.open(&self.id)
+    }
+
+    /// Ends the sandbox that runs, which is of another spec or does not answer. Blocks.
+    pub fn end_running(&mut self, state: &State) -> Result<()> {
+        let Some((_, process)) = self.running.take() else { return Ok(()) };
+        state.end_process(&self.id, Some(&process))?;
+        self.run.remove(&self.id)?;
+        self.lock.keep = false;
+        Ok(())
+    }
+
+    /// Makes the sandbox up to the point where it waits to be let go. Blocks.
+    pub fn launch(mut self, state: &State, spec: &SandboxSpec) -> Result<Launched> {
+        let Some(sources) = self.sources.take() else { return Err(Error::Died) };
+        let open = spec.network.value == Network::Open;
+        let resolv_conf = if open { state.connector().map(Connector::resolv_conf) } else { None };
+        let facts = Facts {
+            identity: &self.identity,
+            resolv_conf: resolv_conf.as_deref().unwrap_or_default(),
+            workspace_protect: &spec.workspace_protect,
+            memory: spec.limits.memory.map(|memory| memory.value),
+        };
+        let Root { steps, handed, handles, landlock } = root::plan(sources, facts)?;
+        let limiter = state.limiter();
+        // Whatever an earlier sandbox of this name left goes first.
+        let folder = self.run.create(&self.id)?;
+        let group = OwnGroup(limiter.create(&self.id, &spec.limits)?);
+        let cgroup = group.0.as_ref().and_then(Group::directory).and_then(std::io::Result::ok);
+        let (lifeline, held_lifeline) = match spec.lifetime {
+            Lifetime::Ephemeral => {
+                let ends = pipe_with(PipeFlags::CLOEXEC).map_err(Error::system("no pipe can be made"))?;
+                (Some(ends.0), Some(ends.1))
+            }
+            Lifetime::Idle(_) => (None, None),
+        };
+        let mut rlimits = vec![Rlimit { resource: libc::RLIMIT_CORE, value: 0 }];
+        let nproc = limiter.nproc(&spec.limits);
+        rlimits.extend(nproc.map(|value| Rlimit { resource: libc::RLIMIT_NPROC, value }));
+        let plan = Plan {
+            identity: self.identity,
+            handed,
+            report_netns: open,
+            hostname: b"sandbox".to_vec().into(),
+            root: steps,
+            rlimits,
+            oom_score_adj: OOM_SCORE_ADJ,
+            landlock,
+            seccomp: seccomp::programs()?.iter().map(|program| program.clone().into()).collect(),
+            agent: Agent {
+                directory: place::directory(spec).as_bytes().to_vec().into(),
+                idle_millis: match spec.lifetime {
+                    Lifetime::Ephemeral => 0,
+                    Lifetime::Idle(idle) => millis(idle),
+                },
+                owner_uid: owner_inside(&self.identity),
+            },
+        };
+        let guest = moltis_agent::binary::memfd().map_err(Error::Spawn)?;
+        let listener = folder.bind_socket()?;
+        let child = launch::start(guest, &plan, Descriptors { listener, lifeline, cgroup, sources: handles })?;
+        // From here on the child builds its root, and all this is done beside it.
+        if let (Some(group), false) = (&group.0, child.placed()) {
+            group.attach(child.pid())?;
+        }
+        folder.write(&Record {
+            pid: child.pid(),
+            started: child.process().and_then(Process::started).ok_or(Error::Died)?,
+            realm: pid_realm().to_owned(),
+            fingerprint: self.fingerprint,
+            created_secs: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+        })?;
+        let (lock, identity) = (self.lock, self.identity);
+        Ok(Launched { child, group, folder, lock, lifeline: held_lifeline, identity })
+    }
+}
+
+/// A sandbox that exists and waits to be let go. Dropping it ends it; the order of the fields is the order of that.
+pub struct Launched {
+    child: Child,
+    group: OwnGroup,
+    folder: Folder,
+    lock: Held,
+    lifeline: Option<OwnedFd>,
+    identity: Identity,
+}
+
+impl Launched {
+    /// Connects it to the network.
+    ///
+    /// # Errors
+    /// The connector's.
+    pub async fn connect(&mut self, connector: &Connector) -> moltis_sandbox::Result<()> {
+        let guest = moltis_agent::binary::memfd().map_err(Error::Spawn)?;
+        let guest = PathBuf::from(format!("/proc/self/fd/{}", guest.as_raw_fd()));
+        let (Some(netns), Some(process)) = (self.child.netns(), self.child.process()) else {
+            return Err(Error::Died.into());
+        };
+        let Identity { inside_uid, inside_gid, .. } = self.identity;
+        connector.connect(&guest, netns.as_fd(), process.as_fd(), inside_uid, inside_gid).await.map(drop)
+    }
+
+    /// Lets it go and waits until it serves. Blocks.
+    ///
+    /// # Errors
+    /// What went wrong in the child; it is gone then.
+    pub fn go(self) -> Result<Served> {
+        let Self { child, mut group, folder, mut lock, lifeline, .. } = self;
+        let process = child.go()?;
+        let transport = match UnixTransport::open(folder.handle(), SOCKET, process.pid()) {
+            Ok(transport) => transport,
+            Err(error) => {
+                process.kill();
+                process.wait_briefly();
+                return Err(Error::Judged(error.into()));
+            }
+        };
+        folder.keep();
+        group.0 = None;
+        lock.keep = true;
+        Ok(Served { process, transport, lifeline })
+    }
+}
+
+/// A lock whose file is removed with it, unless there is a sandbox behind it.
+struct Held {
+    lock: Option<Lock>,
+    keep: bool,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let (Some(lock), false) = (self.lock.take(), self.keep) {
+            lock.remove();
+        }
+    }
+}
+
+/// Groups that are removed when they are dropped, unless they were taken out.
+struct OwnGroup(Option<Group>);
+
+impl Drop for OwnGroup {
+    fn drop(&mut self) {
+        if let Some(group) = self.0.take() {
+            // The sweep tries again.
+            let _ = group.remove();
+        }
+    }
+}
+
+/// A time as the protocol has it; never 0, which would mean for ever.
+pub fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}

@@ -1,0 +1,137 @@
+//! System folders: the host's own, or those of a root directory that the user names.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use moltis_agent_protocol::launch::TargetPolicy;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat2, readlinkat, statat};
+use rustix::io::Errno;
+
+use super::{NODEV, NOSUID, Plan, READ_ONLY, etc};
+use crate::error::{Error, Result};
+use crate::landlock::Access;
+use crate::sources::{Judged, Role, real_path};
+
+/// Folders of the host that programs live in.
+const FOLDERS: &[&str] =
+    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix/store"];
+
+/// Top-level names of a root directory that the sandbox brings itself.
+const OURS: &[&[u8]] = &[
+    b"boot", b"dev", b"etc", b"home", b"lost+found", b"media", b"mnt", b"proc", b"root", b"run", b"sys", b"tmp",
+    b"var", b"workspace",
+];
+
+/// The host's folders.
+pub fn host(plan: &mut Plan) {
+    for folder in FOLDERS {
+        entry(plan, Path::new(folder), Access::Read);
+    }
+    etc::host(plan);
+}
+
+/// One path of the host: a link stays a link if it leads to what is there anyway, else what it leads to is mounted.
+pub fn entry(plan: &mut Plan, path: &Path, access: Access) {
+    let Ok(found) = fs::symlink_metadata(path) else { return };
+    let bytes = path.as_os_str().as_bytes();
+    if found.is_symlink() {
+        let Ok(real) = fs::canonicalize(path) else { return };
+        let visible = ["/usr", "/nix/store"].iter().any(|place| real.starts_with(place));
+        if let (true, Ok(link)) = (visible, fs::read_link(path)) {
+            plan.symlink(bytes, link.as_os_str().as_bytes());
+            return;
+        }
+        if !real.is_dir() && !real.is_file() {
+            return;
+        }
+        plan.allow_kind(bytes, real.is_dir(), access);
+    } else if found.is_dir() || found.is_file() {
+        plan.allow_kind(bytes, found.is_dir(), access);
+    } else {
+        return;
+    }
+    plan.host(path, bytes);
+}
+
+/// The folders of a root directory, and what programs need of its `/etc`.
+pub fn rootfs(plan: &mut Plan, rootfs: Judged) -> Result<()> {
+    for name in names(&rootfs.handle)? {
+        if !OURS.contains(&name.as_slice()) {
+            rootfs_entry(plan, &rootfs.handle, &name, &joined(b"/", &name))?;
+        }
+    }
+    if let Ok(etc_handle) = beneath(&rootfs.handle, b"etc", OFlags::DIRECTORY) {
+        for name in names(&etc_handle)? {
+            if etc::is_needed(&name) {
+                rootfs_entry(plan, &etc_handle, &name, &joined(b"/etc/", &name))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One name of a root directory. Its links are only ever copied: what they lead to is decided inside.
+fn rootfs_entry(plan: &mut Plan, directory: &OwnedFd, name: &[u8], target: &[u8]) -> Result<()> {
+    let unreadable = Error::system::<Errno>("the rootfs cannot be read");
+    let found = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => return Ok(()),
+        found => found.map_err(unreadable)?,
+    };
+    let directory_entry = match FileType::from_raw_mode(found.st_mode) {
+        FileType::Symlink => {
+            let link = readlinkat(directory, name, Vec::new())
+                .map_err(Error::system("the rootfs cannot be read"))?;
+            plan.symlink(target, link.to_bytes());
+            return Ok(());
+        }
+        FileType::Directory => true,
+        FileType::RegularFile => false,
+        _ => return Ok(()),
+    };
+    let cannot = || Error::system::<Errno>("the rootfs cannot be read");
+    let handle = beneath(directory, name, OFlags::empty()).map_err(cannot())?;
+    let stat = fstat(&handle).map_err(cannot())?;
+    let judged = Judged {
+        role: Role::Rootfs,
+        path: real_path(&handle).map_err(cannot())?,
+        handle,
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        uid: stat.st_uid,
+        gid: stat.st_gid,
+        directory: directory_entry,
+    };
+    plan.allow_kind(target, directory_entry, Access::Read);
+    let attributes = READ_ONLY | NOSUID | NODEV;
+    let source = plan.judged(judged, attributes, None);
+    plan.mount(source, target, attributes, TargetPolicy::Make);
+    Ok(())
+}
+
+fn joined(prefix: &[u8], name: &[u8]) -> Vec<u8> {
+    [prefix, name].concat()
+}
+
+fn beneath(directory: &OwnedFd, name: &[u8], flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let flags = flags | OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
+}
+
+/// Names in a directory that is open as a path only.
+pub fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
+    let cannot = || Error::system::<Errno>("a directory cannot be read");
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let readable = rustix::fs::openat(directory, ".", flags, Mode::empty()).map_err(cannot())?;
+    let mut names = Vec::new();
+    for entry in Dir::new(readable).map_err(cannot())? {
+        let entry = entry.map_err(cannot())?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
