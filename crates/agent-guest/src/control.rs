@@ -1,7 +1,11 @@
 //! The socket pair between PID 1 and one operation: requests that name a living operation go down it, together with
 //! the connection they came on; what the operation has to say about itself comes up.
 //!
-//! Each message is one packet: the payload of a control frame, without its header. Nothing here ever blocks.
+//! Each message is one packet: the payload of a control frame, without its header. Down go [`Request`]s (among them
+//! `Shutdown`, without a connection: nobody will ask for this command any more), up go [`Report`]s. Nothing here ever
+//! blocks.
+//!
+//! [`Request`]: moltis_agent_protocol::Request
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -29,8 +33,14 @@ pub enum Report {
         /// Its process id.
         pid: u32,
     },
-    /// A background command is over. It no longer counts as use.
-    Exited(Exited),
+    /// A command is over, but its operation stays: it was a background one, or has left children. It no longer counts
+    /// as use.
+    Exited {
+        /// Its process id.
+        pid: u32,
+        /// Its end.
+        exited: Exited,
+    },
 }
 
 /// Makes a pair: PID 1's end and the operation's.

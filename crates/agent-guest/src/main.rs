@@ -6,15 +6,29 @@
 //! moltis-guest uplink UID GID PROGRAM ARGUMENT…
 //! ```
 
+mod agent;
 mod confine;
 mod connection;
 mod control;
+mod descent;
+mod failure;
 mod files;
 mod forward;
+mod input;
 mod launch;
+mod peer;
+mod pending;
+mod poll;
+mod process;
+mod pty;
+mod registry;
+mod ring;
 mod serve;
+mod spawn;
 mod startup;
+mod stream;
 mod uplink;
+mod watch;
 
 use std::ffi::OsString;
 

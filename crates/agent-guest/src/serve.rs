@@ -1,9 +1,14 @@
-//! PID 1: accepts connections, judges peers, starts one process for each operation, reaps, and keeps the idle clock.
+//! How to serve one sandbox, and the beginning and the end of it. What happens in between is `agent`.
 
 use std::ffi::OsString;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
+
+use crate::agent::Agent;
+pub use crate::peer::PeerRule;
+use crate::startup;
 
 /// How to serve one sandbox.
 #[derive(Debug)]
@@ -22,16 +27,6 @@ pub struct ServeConfig {
     pub peers: PeerRule,
     /// OOM score adjustment of the agent and of everything it starts; a higher one that it has already is kept.
     pub oom_score_adj: i32,
-}
-
-/// Who may connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PeerRule {
-    /// The owner's user id as the agent sees it; root may connect too.
-    pub owner: u32,
-    /// Whether the peer must be outside the agent's own pid namespace. An owner whose id has no mapping inside then
-    /// reads as the overflow uid, which is accepted.
-    pub outside: bool,
 }
 
 /// OOM score adjustment where nothing else is asked: commands go before anything of the host.
@@ -91,7 +86,33 @@ fn inherited(fd: RawFd) -> Result<OwnedFd, String> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Serves until the sandbox ends. Never returns: the process ends with it.
-pub fn run(_config: ServeConfig) -> ! {
-    std::process::exit(70)
+/// Exit code when serving could not begin.
+const CANNOT_SERVE: i32 = 70;
+
+/// Serves until the sandbox ends. Never returns: the process ends with it, and as PID 1 it takes the sandbox along.
+pub fn run(config: ServeConfig) -> ! {
+    let code = match begin(config) {
+        Ok(mut agent) => agent.serve(),
+        // There is nobody to tell: the reader of `ready` sees its end instead of a byte.
+        Err(_) => CANNOT_SERVE,
+    };
+    // SAFETY: ends the process without running anything of it.
+    unsafe { libc::_exit(code) }
+}
+
+fn begin(config: ServeConfig) -> io::Result<Agent> {
+    startup::forbid_inspection()?;
+    startup::null_stdio()?;
+    let named = [Some(&config.listener), config.lifeline.as_ref(), config.ready.as_ref()];
+    let named: Vec<RawFd> = named.into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
+    startup::close_all_but(&named)?;
+    startup::reset_signals();
+    startup::keep_memory_small();
+    startup::raise_oom_score(config.oom_score_adj)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    if std::process::id() != 1 {
+        rustix::process::set_child_subreaper(Some(rustix::process::Pid::INIT))?;
+    }
+    rustix::process::chdir("/")?;
+    Agent::new(config)
 }

@@ -40,14 +40,24 @@ pub fn null_stdio() -> io::Result<()> {
 /// # Errors
 /// When one of `keep` is not open, or the kernel has no `close_range` (Linux 5.9).
 pub fn close_all_but(keep: &[RawFd]) -> io::Result<()> {
-    let mut sorted: Vec<RawFd> = keep.iter().copied().filter(|fd| *fd > 2).collect();
+    let mut sorted = keep.to_vec();
     sorted.sort_unstable();
-    let mut first = 3;
-    for fd in sorted {
-        // SAFETY: fcntl on a number reads and sets a flag only; a number that is not open is an error.
-        if unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
+    for fd in sorted.iter().filter(|fd| **fd > 2) {
+        // SAFETY: fcntl on a number sets a flag only; a number that is not open is an error.
+        if unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) } < 0 {
             return Err(io::Error::last_os_error());
         }
+    }
+    close_gaps(&sorted)
+}
+
+/// Closes every descriptor above 2 that is not in `keep`, which is in ascending order.
+///
+/// # Errors
+/// When the kernel has no `close_range` (Linux 5.9).
+pub fn close_gaps(keep: &[RawFd]) -> io::Result<()> {
+    let mut first = 3;
+    for fd in keep.iter().copied().filter(|fd| *fd > 2) {
         if fd > first {
             close_range(first as u32, fd as u32 - 1)?;
         }
@@ -72,9 +82,15 @@ pub fn close_range(first: u32, last: u32) -> io::Result<()> {
 /// Gives every signal its default disposition and blocks them all: they are read from [`signals`], or not at all.
 /// Commands get an empty mask back and thereby an environment of defaults.
 pub fn reset_signals() {
+    // All zero: the default disposition, no flags, an empty mask. Asked of the kernel itself, since the C library hides
+    // the signals that it uses.
+    let default = [0_u64; 4];
+    let mask_bytes = size_of::<u64>();
     for signal in 1..=64 {
-        // SAFETY: installs the default disposition, no handler. Numbers that cannot be changed are refused.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        // SAFETY: installs no handler. Numbers that cannot be changed are refused.
+        unsafe {
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null_mut::<u64>(), mask_bytes)
+        };
     }
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: `all` is filled by sigfillset before it is read.
@@ -100,5 +116,45 @@ pub fn signals() -> io::Result<OwnedFd> {
             return Err(io::Error::last_os_error());
         }
         Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Takes what is pending off a descriptor of [`signals`]: who sent a `SIGTERM`, if one came; 0 for a process outside
+/// this pid namespace.
+pub fn drain(signals: &OwnedFd) -> Option<u32> {
+    // Pending signals of one number are one, and there are two numbers.
+    let mut infos = [const { std::mem::MaybeUninit::<libc::signalfd_siginfo>::uninit() }; 2];
+    // SAFETY: the kernel writes whole records, at most as many as there is room for.
+    let count = unsafe { libc::read(signals.as_raw_fd(), infos.as_mut_ptr().cast(), size_of_val(&infos)) };
+    let records = usize::try_from(count).unwrap_or(0) / size_of::<libc::signalfd_siginfo>();
+    // SAFETY: the kernel filled that many.
+    let mut filled = infos.iter().take(records).map(|info| unsafe { info.assume_init_ref() });
+    filled.find(|info| info.ssi_signo == libc::SIGTERM as u32).map(|info| info.ssi_pid)
+}
+
+/// Raises the OOM score adjustment of this process, and thereby of everything it starts from now on.
+///
+/// # Errors
+/// When `/proc` cannot be read or the kernel refuses.
+pub fn raise_oom_score(adjustment: i32) -> io::Result<()> {
+    let path = "/proc/self/oom_score_adj";
+    let now: i32 = std::fs::read_to_string(path)?.trim().parse().map_err(io::Error::other)?;
+    if now >= adjustment {
+        return Ok(());
+    }
+    // A process that may not be inspected does not own its own files in /proc. Nothing that could inspect it has been
+    // started yet.
+    rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable)?;
+    let raised = std::fs::write(path, adjustment.to_string());
+    forbid_inspection()?;
+    raised
+}
+
+/// Makes the allocator give large blocks back to the kernel as soon as they are freed.
+pub fn keep_memory_small() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: sets a number of glibc's allocator; no other thread allocates now.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, 64 * 1024);
     }
 }

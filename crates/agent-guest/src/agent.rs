@@ -1,0 +1,526 @@
+//! PID 1: accepts connections, judges peers, starts one process for each operation, reaps, and keeps the idle clock.
+//! It never waits for a client, and starts nothing itself but operations.
+//!
+//! Its children are its operations and nobody else. A supervisor stays as long as anything of its command's descent
+//! lives; so any other child is an escapee of a supervisor that was killed from inside the sandbox, and is killed with
+//! all its descent. A supervisor that was stopped, or that lets its command's time pass, is killed as well, whereupon
+//! its descent falls to PID 1 and meets the same end.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use moltis_agent_protocol::frame::{self, HEADER_BYTES};
+use moltis_agent_protocol::hello;
+use moltis_agent_protocol::message::{ExecStart, Reply, Request, Status};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use crate::connection::Connection;
+use crate::control;
+use crate::descent::{self, Attempt};
+use crate::failure::{invalid, kernel, not_found};
+use crate::peer::{self, PeerRule};
+use crate::pending::{Arrival, Pending, Refusal};
+use crate::process::{self, Job};
+use crate::registry::{self, Operation, Registry};
+use crate::serve::ServeConfig;
+use crate::{files, forward, poll, startup};
+
+/// Connections without a whole request, at most. More wait in the kernel's queue.
+const MAX_PENDING: usize = 64;
+
+/// Length of that queue; the kernel may shorten it.
+const BACKLOG: i32 = 4096;
+
+/// Time that a supervisor has to end its command beyond the command's own time.
+const BACKSTOP: Duration = Duration::from_millis(2500);
+
+/// Time between two attempts to kill escapees.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Time for which nothing is accepted after descriptors or memory ran out.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Time that a plain process takes at most to kill all it started before it ends.
+const LAST_KILL: Duration = Duration::from_secs(60);
+
+/// What an event is about, in the order in which events are seen to: reports before requests, so that a host finds what
+/// it has been told already.
+const CONTROL: u64 = 0;
+const SIGNALS: u64 = 1;
+const LIFELINE: u64 = 2;
+const PENDING: u64 = 3;
+const LISTENER: u64 = 4;
+
+/// PID 1 of one sandbox, or the plain process that stands in for it.
+pub struct Agent {
+    listener: OwnedFd,
+    lifeline: Option<OwnedFd>,
+    epoll: OwnedFd,
+    signals: OwnedFd,
+    idle: Option<Duration>,
+    cwd: Vec<u8>,
+    peers: PeerRule,
+    began: Instant,
+    commands: u64,
+    registry: Registry,
+    pending: BTreeMap<u64, Pending>,
+    last_pending: u64,
+    /// When to listen again, while it does not.
+    paused: Option<Instant>,
+    /// When to look for escapees.
+    sweep: Option<Instant>,
+    /// The exit code, once the end has come.
+    over: Option<i32>,
+}
+
+impl Agent {
+    /// Begins to listen, and says so.
+    ///
+    /// # Errors
+    /// When the listener is none, or the kernel is out of something.
+    pub fn new(config: ServeConfig) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&config.listener, true)?;
+        rustix::net::listen(&config.listener, BACKLOG)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let signals = startup::signals()?;
+        watch(&epoll, config.listener.as_fd(), LISTENER, 0)?;
+        watch(&epoll, signals.as_fd(), SIGNALS, 0)?;
+        if let Some(lifeline) = &config.lifeline {
+            rustix::io::ioctl_fionbio(lifeline, true)?;
+            watch(&epoll, lifeline.as_fd(), LIFELINE, 0)?;
+        }
+        if let Some(ready) = config.ready {
+            rustix::io::write(ready, &[1])?;
+        }
+        let now = Instant::now();
+        Ok(Self {
+            listener: config.listener,
+            lifeline: config.lifeline,
+            epoll,
+            signals,
+            idle: config.idle,
+            cwd: config.cwd,
+            peers: config.peers,
+            began: now,
+            commands: 0,
+            registry: Registry::new(now),
+            pending: BTreeMap::new(),
+            last_pending: 0,
+            paused: None,
+            sweep: None,
+            over: None,
+        })
+    }
+
+    /// Serves until the sandbox ends; the exit code.
+    pub fn serve(&mut self) -> i32 {
+        let mut events = Vec::with_capacity(64);
+        loop {
+            let timeout = self.next_time().map(|time| {
+                let millis = poll::millis(time.saturating_duration_since(Instant::now()));
+                rustix::event::Timespec { tv_sec: i64::from(millis / 1000), tv_nsec: i64::from(millis % 1000) * 1_000_000 }
+            });
+            events.clear();
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => self.over = Some(1),
+            }
+            let quiet = events.is_empty();
+            events.sort_by_key(|event| untag(event).0);
+            for event in &events {
+                let (kind, number) = untag(event);
+                match kind {
+                    SIGNALS => self.hear_signals(),
+                    LIFELINE => self.feel_lifeline(),
+                    CONTROL => self.hear(number as i32),
+                    PENDING => self.advance(number),
+                    _ => self.accept(),
+                }
+            }
+            self.keep_time(quiet);
+            if let Some(code) = self.over {
+                self.end();
+                return code;
+            }
+        }
+    }
+
+    fn next_time(&self) -> Option<Instant> {
+        let times = [
+            self.registry.next_backstop(),
+            self.pending.values().map(Pending::until).min(),
+            self.idle.and_then(|idle| self.registry.idle_since()?.checked_add(idle)),
+            self.paused,
+            self.sweep,
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    fn keep_time(&mut self, quiet: bool) {
+        let now = Instant::now();
+        let impatient: Vec<u64> =
+            self.pending.iter().filter(|(_, pending)| pending.until() <= now).map(|(number, _)| *number).collect();
+        for number in impatient {
+            self.drop_pending(number);
+        }
+        if self.paused.is_some_and(|until| until <= now) {
+            self.listen_again();
+        }
+        for pid in self.registry.overdue(now) {
+            kill(pid);
+            // Once is enough; when it is reaped, its descent is looked for.
+            self.registry.disarm(pid);
+        }
+        if self.sweep.is_some_and(|time| time <= now) {
+            self.sweep_escapees(now);
+        }
+        // Nobody may be on the way in: an event, or a request not yet whole, comes first.
+        if let (true, true, Some(idle)) = (quiet, self.pending.is_empty(), self.idle)
+            && self.registry.idle_since().is_some()
+            && self.registry.idle_for(now) >= idle
+        {
+            self.over = Some(0);
+        }
+    }
+
+    fn hear_signals(&mut self) {
+        let terminated_by = startup::drain(&self.signals);
+        self.reap();
+        // Code inside may not end PID 1; who is outside has no number in here.
+        if terminated_by.is_some_and(|sender| sender == 0 || std::process::id() != 1) {
+            self.over = Some(0);
+        }
+    }
+
+    fn feel_lifeline(&mut self) {
+        let Some(lifeline) = &self.lifeline else { return };
+        let mut buffer = [0; 64];
+        match rustix::io::read(lifeline, &mut buffer) {
+            Ok(count) if count > 0 => {}
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(_) | Err(_) => self.over = Some(0),
+        }
+    }
+
+    fn reap(&mut self) {
+        let now = Instant::now();
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if status.stopped() => {
+                    // Nobody but an attacker stops an operation. Escapees we stop ourselves.
+                    if self.registry.contains(pid.as_raw_pid()) {
+                        kill(pid.as_raw_pid());
+                    }
+                }
+                Ok(Some((pid, status))) => {
+                    if let Some(control) = self.registry.control(pid.as_raw_pid()) {
+                        let _ = epoll::delete(&self.epoll, control);
+                    }
+                    let known = self.registry.remove(pid.as_raw_pid(), now).is_some();
+                    // An operation that ended by itself has seen the end of its descent.
+                    if !known || status.exit_status() != Some(0) {
+                        self.sweep = Some(now);
+                    }
+                }
+                Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    fn sweep_escapees(&mut self, now: Instant) {
+        let attempt = descent::kill(|pid| !self.registry.contains(pid));
+        self.sweep = (attempt != Attempt::Nobody).then(|| now + SWEEP_INTERVAL);
+        self.reap();
+    }
+
+    fn hear(&mut self, pid: i32) {
+        let now = Instant::now();
+        let mut buffer = vec![0; control::MAX_PACKET];
+        while let Some(control) = self.registry.control(pid) {
+            match control::recv_with_fd(control, &mut buffer) {
+                Ok(Some((length, _))) => {
+                    if let Ok(report) = frame::decode_control(&buffer[..length]) {
+                        self.registry.hear(pid, report, now);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Its process is ending; it is forgotten when it is reaped.
+                Ok(None) | Err(_) => {
+                    let _ = epoll::delete(&self.epoll, control);
+                    break;
+                }
+            }
+        }
+        while let Some(pid) = self.registry.surplus() {
+            if let (Some(control), Ok(packet)) =
+                (self.registry.forget(pid), frame::encode_control(&Request::Shutdown))
+            {
+                let _ = control::send_with_fd(control, &packet[HEADER_BYTES..], None);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        while self.over.is_none() && self.paused.is_none() {
+            let conn = match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
+                Ok(conn) => conn,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(Errno::AGAIN) => return,
+                Err(_) => return self.pause(Some(PAUSE)),
+            };
+            if !peer::peer_of(conn.as_fd()).is_ok_and(|peer| self.peers.admits(peer)) {
+                continue;
+            }
+            let mut pending = Pending::new(conn, Instant::now());
+            match pending.advance() {
+                Arrival::Waiting => {
+                    self.last_pending += 1;
+                    let number = self.last_pending;
+                    if watch(&self.epoll, pending.conn().as_fd(), PENDING, number).is_ok() {
+                        self.pending.insert(number, pending);
+                    }
+                    if self.pending.len() >= MAX_PENDING {
+                        return self.pause(None);
+                    }
+                }
+                arrival => self.arrive(pending.into_conn(), arrival),
+            }
+        }
+    }
+
+    /// Accepts nothing for a while, or until a pending connection is out of the way.
+    fn pause(&mut self, time: Option<Duration>) {
+        let _ = epoll::delete(&self.epoll, &self.listener);
+        self.paused = Some(Instant::now() + time.unwrap_or(crate::pending::PATIENCE));
+    }
+
+    fn listen_again(&mut self) {
+        match watch(&self.epoll, self.listener.as_fd(), LISTENER, 0) {
+            Ok(()) => self.paused = None,
+            Err(_) => self.paused = Some(Instant::now() + PAUSE),
+        }
+    }
+
+    fn advance(&mut self, number: u64) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        match pending.advance() {
+            Arrival::Waiting => {}
+            arrival => {
+                if let Some(conn) = self.drop_pending(number) {
+                    self.arrive(conn, arrival);
+                }
+            }
+        }
+    }
+
+    /// Takes a connection out of the pending ones.
+    fn drop_pending(&mut self, number: u64) -> Option<OwnedFd> {
+        let pending = self.pending.remove(&number)?;
+        // By name, not by closing: a process that was just forked may hold the connection a moment longer.
+        let _ = epoll::delete(&self.epoll, pending.conn());
+        if self.paused.is_some() && self.pending.len() < MAX_PENDING {
+            self.listen_again();
+        }
+        Some(pending.into_conn())
+    }
+
+    fn arrive(&mut self, conn: OwnedFd, arrival: Arrival) {
+        match arrival {
+            Arrival::Request(request, payload) => self.handle(conn, request, &payload),
+            Arrival::Refused(Refusal::Version) => {
+                let _ = rustix::net::send(
+                    &conn,
+                    &hello::hello(),
+                    rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL,
+                );
+            }
+            Arrival::Refused(Refusal::Request(error)) => {
+                let failure = invalid(format!("the request cannot be read: {error}"));
+                process::answer(&conn, &Reply::Failed(failure));
+            }
+            Arrival::Waiting | Arrival::Hopeless => {}
+        }
+    }
+
+    fn handle(&mut self, conn: OwnedFd, request: Request, payload: &[u8]) {
+        match request {
+            Request::Exec(start) => self.exec(conn, start),
+            Request::Attach { .. } | Request::Stop { .. } | Request::Accept { .. } => {
+                let answer = match self.registry.named(&request) {
+                    Some(control) => control::send_with_fd(control, payload, Some(conn.as_fd()))
+                        .err()
+                        .map(|_| kernel("the operation takes no more requests", Errno::AGAIN)),
+                    None => Some(not_found("there is none with this number")),
+                };
+                if let Some(failure) = answer {
+                    process::answer(&conn, &Reply::Failed(failure));
+                }
+            }
+            Request::File(request) => {
+                self.work(conn, Operation::worker(1), None, |conn| files::handle(conn, request));
+            }
+            Request::Connect { port } => {
+                self.work(conn, Operation::worker(1), None, |conn| forward::connect(conn, port));
+            }
+            Request::Listen { port } => self.listen(conn, port),
+            Request::Processes => {
+                let reply = Reply::Processes(self.registry.processes());
+                self.work(conn, Operation::worker(0), None, |mut conn| conn.reply(&reply));
+            }
+            Request::Status => {
+                let now = Instant::now();
+                let status = Status {
+                    busy: self.registry.busy(),
+                    idle_millis: self.registry.idle_for(now).as_millis() as u64,
+                    commands: self.commands,
+                    uptime_millis: now.saturating_duration_since(self.began).as_millis() as u64,
+                };
+                process::answer(&conn, &Reply::Status(status));
+            }
+            Request::Configure { idle_millis } => {
+                self.idle = Some(idle_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
+                process::answer(&conn, &Reply::Done);
+            }
+            Request::Shutdown => {
+                process::answer(&conn, &Reply::Done);
+                self.over = Some(0);
+            }
+        }
+    }
+
+    fn exec(&mut self, conn: OwnedFd, start: ExecStart) {
+        let number = self.registry.next_number();
+        let Some((control, theirs)) = self.control_pair(&conn) else { return };
+        let timeout = Some(start.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
+        let backstop = timeout.and_then(|timeout| Instant::now().checked_add(timeout + BACKSTOP));
+        let description = registry::describe(number, &start);
+        let mut keep = [conn.as_raw_fd(), theirs.as_raw_fd(), self.signals.as_raw_fd()];
+        match fork(&mut keep) {
+            Err(errno) => refuse(&conn, errno),
+            Ok(Some(pid)) => {
+                self.commands += 1;
+                self.admit(pid, Operation::command(description, control, backstop));
+            }
+            Ok(None) => {
+                // SAFETY: the descriptor was kept open for this process, whose copy of the agent is never dropped.
+                let signals = unsafe { OwnedFd::from_raw_fd(self.signals.as_raw_fd()) };
+                let cwd = std::mem::take(&mut self.cwd);
+                process::run(Job { process: number, start, cwd, conn, control: theirs, signals });
+                exit()
+            }
+        }
+    }
+
+    fn listen(&mut self, conn: OwnedFd, port: u16) {
+        let number = self.registry.next_number();
+        let Some((control, theirs)) = self.control_pair(&conn) else { return };
+        let kept = theirs.as_raw_fd();
+        let operation = Operation::listener(number, control);
+        self.work(conn, operation, Some(kept), |conn| forward::listen(conn, port, number, theirs));
+    }
+
+    fn control_pair(&self, conn: &OwnedFd) -> Option<(OwnedFd, OwnedFd)> {
+        let made = control::pair();
+        if made.is_err() {
+            refuse(conn, Errno::MFILE);
+        }
+        made.ok()
+    }
+
+    /// Does something with blocking calls, in a process of its own. `kept` is a descriptor that it needs.
+    fn work(
+        &mut self,
+        conn: OwnedFd,
+        operation: Operation,
+        kept: Option<RawFd>,
+        task: impl FnOnce(Connection) -> io::Result<()>,
+    ) {
+        let mut keep = [conn.as_raw_fd(), kept.unwrap_or(conn.as_raw_fd())];
+        match fork(&mut keep) {
+            Err(errno) => refuse(&conn, errno),
+            Ok(Some(pid)) => self.admit(pid, operation),
+            Ok(None) => {
+                // What is PID 1's here, `operation` among it, is closed already and never dropped.
+                if rustix::io::write(&conn, &hello::hello()).is_ok() {
+                    let _ = task(Connection::new(conn));
+                }
+                exit()
+            }
+        }
+    }
+
+    fn admit(&mut self, pid: i32, operation: Operation) {
+        if let Some(control) = &operation.control {
+            // Without it the operation is not heard, and goes on to count as use: nothing worse.
+            let _ = watch(&self.epoll, control.as_fd(), CONTROL, pid as u64);
+        }
+        self.registry.insert(pid, operation);
+    }
+
+    /// Kills all that was started. As PID 1 there is no need to: the kernel does.
+    fn end(&mut self) {
+        if std::process::id() == 1 {
+            return;
+        }
+        let until = Instant::now() + LAST_KILL;
+        while Instant::now() < until {
+            descent::kill(|_| true);
+            loop {
+                match rustix::process::wait(WaitOptions::NOHANG) {
+                    Ok(Some(_)) | Err(Errno::INTR) => {}
+                    Ok(None) => break,
+                    Err(_) => return,
+                }
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Forks; the child keeps only these descriptors, and the standard ones.
+fn fork(keep: &mut [RawFd]) -> Result<Option<i32>, Errno> {
+    // SAFETY: this program has one thread, so the child may do what its parent may.
+    match unsafe { libc::fork() } {
+        0 => {
+            keep.sort_unstable();
+            if startup::close_gaps(keep).is_err() {
+                exit()
+            }
+            Ok(None)
+        }
+        pid if pid > 0 => Ok(Some(pid)),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::AGAIN)),
+    }
+}
+
+/// Ends an operation's process without running anything of PID 1's.
+fn exit() -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::_exit(0) }
+}
+
+fn refuse(conn: &OwnedFd, errno: Errno) {
+    process::answer(conn, &Reply::Failed(kernel("no process could be started", errno)));
+}
+
+fn kill(pid: i32) {
+    if let Some(pid) = Pid::from_raw(pid) {
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>, kind: u64, number: u64) -> io::Result<()> {
+    let data = epoll::EventData::new_u64(number << 3 | kind);
+    Ok(epoll::add(epoll, fd, data, epoll::EventFlags::IN)?)
+}
+
+fn untag(event: &epoll::Event) -> (u64, u64) {
+    let data = { event.data }.u64();
+    (data & 7, data >> 3)
+}

@@ -1,0 +1,11 @@
+//! The agent as a host sees it: the built binary on a socket of its own.
+
+mod client;
+
+mod background;
+mod ends;
+mod exec;
+mod init;
+mod life;
+mod streams;
+mod terminal;
