@@ -1,2 +1,61 @@
-//! What developers of Moltis run.
-fn main() {}
+//! What developers of Moltis run: tests, the contract's matrix, attacks, real programs, benches.
+
+mod bench;
+mod blocks;
+mod cargo;
+mod command;
+mod contract;
+mod install;
+mod marker;
+mod real;
+mod tally;
+mod tests;
+mod user;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  test [--all] [--long]                run every test this machine can run, and say what it could not
+                                         --all   install what is missing (apt-get, as root); a skip is a failure
+                                         --long  the long forms of the long suites
+  contract [--backend NAME] [--case PREFIX] [--user]
+                                       hold every backend against the contract, print the matrix and write
+                                       docs/guarantees.md (only whole runs are written)
+  attack [--backend NAME] [--case PREFIX] [--full]
+                                       try to break out; --full also repeats each attack
+  real [--long] [--only NAME]          run real programs in `moltis exec`
+  bench exec [--short] [--long] [--dev] [--write]
+                                       measure against baselines; --write puts the table into docs/performance.md
+  blocks                               run the shell blocks of README.md and docs
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match words.split_first() {
+        Some((&"test", rest)) => tests::run(rest),
+        Some((&"contract", rest)) => contract::contract(rest),
+        Some((&"attack", rest)) => contract::attack(rest),
+        Some((&"real", rest)) => real::run(rest),
+        Some((&"bench", rest)) => bench::run(rest),
+        Some((&"blocks", rest)) => blocks::run(rest),
+        Some((&("help" | "--help" | "-h"), _)) => {
+            print!("{USAGE}");
+            Ok(true)
+        }
+        _ => Err(format!("what to do?\n\n{USAGE}")),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(text) => {
+            eprintln!("xtask: {text}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// What every command gives: whether all was well, or why it could not be done.
+type Outcome = Result<bool, String>;

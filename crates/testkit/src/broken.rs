@@ -1,0 +1,413 @@
+//! A backend that breaks one promise at a time. The suite is held against it: it must fail, and in the right places only.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use moltis_sandbox::exec::{ExecEvents, ProcessId, TerminalSize};
+use moltis_sandbox::files::{EntryStream, FileContent, TreeSummary, WriteOptions};
+use moltis_sandbox::{
+    Backend, BackendName, ByteStream, Detection, Duplex, Exec, ExecControl, ExecEvent, ExecRequest, Files,
+    Forwarder, GuestPath, Metadata, MountMode, Outcome, ProcessInfo, Result, Sandbox, SandboxId,
+    SandboxRecord, SandboxSpec, Status,
+};
+
+/// One broken promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// Commands run without their time-out.
+    LosesTimeOut,
+    /// Standard error comes as standard output.
+    MergesStreams,
+    /// Of every piece of output above 4 KiB the last byte is lost.
+    DropsBytes,
+    /// `cancel` does nothing.
+    IgnoresCancel,
+    /// Leftovers are not told.
+    HidesLeftovers,
+    /// Output comes only when the command is over.
+    HoldsOutput,
+    /// Output is taken whether or not it is read.
+    ReadsAhead,
+    /// The loss of the caller goes unnoticed.
+    IgnoresLoss,
+    /// A signal is told as an exit code.
+    TellsSignalsAsCodes,
+    /// Standard input is thrown away.
+    LosesInput,
+    /// The working directory that was asked for is not used.
+    IgnoresCwd,
+    /// The caller's environment comes in.
+    LeaksEnvironment,
+    /// Every command runs twice.
+    RunsTwice,
+    /// A read-only workspace can be written to.
+    WritableWorkspace,
+    /// Limits are taken and not applied.
+    IgnoresLimits,
+    /// Closing a sandbox does nothing.
+    NeverCloses,
+    /// Existing files are replaced unasked.
+    Overwrites,
+    /// A source that breaks off is taken for a whole file.
+    WritesHalves,
+    /// The terminal never hears of its new size.
+    IgnoresResize,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Self; 19] = [
+        Self::LosesTimeOut,
+        Self::MergesStreams,
+        Self::DropsBytes,
+        Self::IgnoresCancel,
+        Self::HidesLeftovers,
+        Self::HoldsOutput,
+        Self::ReadsAhead,
+        Self::IgnoresLoss,
+        Self::TellsSignalsAsCodes,
+        Self::LosesInput,
+        Self::IgnoresCwd,
+        Self::LeaksEnvironment,
+        Self::RunsTwice,
+        Self::WritableWorkspace,
+        Self::IgnoresLimits,
+        Self::NeverCloses,
+        Self::Overwrites,
+        Self::WritesHalves,
+        Self::IgnoresResize,
+    ];
+
+    /// Its name in kebab-case.
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        for (at, letter) in format!("{self:?}").char_indices() {
+            if letter.is_ascii_uppercase() && at > 0 {
+                name.push('-');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        name
+    }
+}
+
+/// Wraps a backend so that it breaks this promise.
+pub fn broken(inner: Arc<dyn Backend>, fault: Fault) -> Arc<dyn Backend> {
+    Arc::new(BrokenBackend { inner, fault })
+}
+
+struct BrokenBackend {
+    inner: Arc<dyn Backend>,
+    fault: Fault,
+}
+
+#[async_trait]
+impl Backend for BrokenBackend {
+    fn name(&self) -> BackendName {
+        self.inner.name()
+    }
+
+    async fn detect(&self) -> Detection {
+        self.inner.detect().await
+    }
+
+    async fn open(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let mut spec = spec.clone();
+        if self.fault == Fault::WritableWorkspace
+            && let Some(workspace) = &mut spec.workspace
+        {
+            workspace.value.mode = MountMode::Rw;
+        }
+        if self.fault == Fault::IgnoresLimits {
+            spec.limits = moltis_sandbox::Limits::default();
+        }
+        let inner = self.inner.open(&spec).await?;
+        Ok(Arc::new(BrokenSandbox {
+            files: BrokenFiles { inner: inner.clone(), fault: self.fault },
+            inner,
+            fault: self.fault,
+        }))
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxRecord>> {
+        self.inner.list().await
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<()> {
+        self.inner.remove(id).await
+    }
+}
+
+struct BrokenSandbox {
+    inner: Arc<dyn Sandbox>,
+    files: BrokenFiles,
+    fault: Fault,
+}
+
+impl BrokenSandbox {
+    fn events(&self, events: ExecEvents) -> ExecEvents {
+        let fault = self.fault;
+        let changed = move |event: Result<ExecEvent>| -> Result<ExecEvent> {
+            Ok(match (fault, event?) {
+                (Fault::MergesStreams, ExecEvent::Stderr(bytes)) => ExecEvent::Stdout(bytes),
+                (Fault::DropsBytes, ExecEvent::Stdout(bytes)) if bytes.len() > 4096 => {
+                    ExecEvent::Stdout(bytes.slice(..bytes.len() - 1))
+                }
+                (Fault::HidesLeftovers, ExecEvent::Exit(outcome)) => {
+                    ExecEvent::Exit(Outcome { leftovers: Vec::new(), leftovers_total: 0, ..outcome })
+                }
+                (Fault::TellsSignalsAsCodes, ExecEvent::Exit(outcome)) => {
+                    ExecEvent::Exit(Outcome { status: Status::Code(outcome.status.shell_code()), ..outcome })
+                }
+                (_, event) => event,
+            })
+        };
+        let events = events.map(changed);
+        match fault {
+            Fault::HoldsOutput => ExecEvents::new(held(events)),
+            Fault::ReadsAhead | Fault::IgnoresLoss => ExecEvents::new(ahead(events, fault)),
+            _ => ExecEvents::new(events),
+        }
+    }
+}
+
+/// Nothing but `Started` until the command is over.
+fn held(
+    events: impl futures_util::Stream<Item = Result<ExecEvent>> + Send + 'static,
+) -> impl futures_util::Stream<Item = Result<ExecEvent>> + Send + 'static {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut events = std::pin::pin!(events);
+        let mut kept = Vec::new();
+        loop {
+            let next = tokio::select! {
+                next = events.next() => next,
+                // The caller's loss passes on.
+                () = sender.closed() => return,
+            };
+            match next {
+                Some(Ok(event @ ExecEvent::Started(_))) => {
+                    let _ = sender.send(Ok(event));
+                }
+                Some(event) => kept.push(event),
+                None => break,
+            }
+        }
+        for event in kept {
+            let _ = sender.send(event);
+        }
+    });
+    receiving(receiver)
+}
+
+/// Takes what comes, in front of a caller that may not read or may be gone.
+fn ahead(
+    events: impl futures_util::Stream<Item = Result<ExecEvent>> + Send + 'static,
+    fault: Fault,
+) -> impl futures_util::Stream<Item = Result<ExecEvent>> + Send + 'static {
+    let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+    // Back-pressure is kept where only the loss is to be broken.
+    let room =
+        Arc::new(tokio::sync::Semaphore::new(if fault == Fault::ReadsAhead { usize::MAX >> 4 } else { 4 }));
+    let taken = room.clone();
+    tokio::spawn(async move {
+        let mut events = std::pin::pin!(events);
+        loop {
+            let next = tokio::select! {
+                next = events.next() => next,
+                () = sender.closed(), if fault == Fault::ReadsAhead => return,
+            };
+            let Some(event) = next else { return };
+            if !sender.is_closed()
+                && let Ok(permit) = taken.acquire().await
+            {
+                permit.forget();
+            }
+            let _ = sender.send(event);
+        }
+    });
+    receiving(receiver).inspect(move |_| room.add_permits(1))
+}
+
+fn receiving(
+    receiver: tokio::sync::mpsc::UnboundedReceiver<Result<ExecEvent>>,
+) -> impl futures_util::Stream<Item = Result<ExecEvent>> + Send + 'static {
+    futures_util::stream::unfold(
+        receiver,
+        |mut receiver| async move { Some((receiver.recv().await?, receiver)) },
+    )
+}
+
+struct BrokenControl {
+    inner: Box<dyn ExecControl>,
+    fault: Fault,
+}
+
+#[async_trait]
+impl ExecControl for BrokenControl {
+    async fn stdin(&mut self, bytes: Bytes) -> Result<()> {
+        if self.fault == Fault::LosesInput {
+            return Ok(());
+        }
+        self.inner.stdin(bytes).await
+    }
+
+    async fn close_stdin(&mut self) -> Result<()> {
+        self.inner.close_stdin().await
+    }
+
+    async fn resize(&mut self, size: TerminalSize) -> Result<()> {
+        if self.fault == Fault::IgnoresResize {
+            return Ok(());
+        }
+        self.inner.resize(size).await
+    }
+
+    async fn signal(&mut self, signal: i32) -> Result<()> {
+        self.inner.signal(signal).await
+    }
+
+    async fn cancel(&mut self) -> Result<()> {
+        if self.fault == Fault::IgnoresCancel {
+            return Ok(());
+        }
+        self.inner.cancel().await
+    }
+}
+
+#[async_trait]
+impl Sandbox for BrokenSandbox {
+    fn id(&self) -> &SandboxId {
+        self.inner.id()
+    }
+
+    fn is_new(&self) -> bool {
+        self.inner.is_new()
+    }
+
+    async fn exec(&self, mut request: ExecRequest) -> Result<Exec> {
+        match self.fault {
+            Fault::LosesTimeOut => request.timeout = None,
+            Fault::IgnoresCwd => request.cwd = None,
+            Fault::LeaksEnvironment => {
+                let own = std::env::vars_os().filter(|(n, _)| n != "PATH" && n != "HOME" && n != "LANG");
+                request.env = own.chain(request.env).collect();
+            }
+            Fault::RunsTwice if !request.background && request.terminal.is_none() => {
+                let mut first = request.clone();
+                first.stdin = false;
+                if let Ok(mut exec) = self.inner.exec(first).await {
+                    tokio::spawn(async move { while exec.events.next().await.is_some() {} });
+                }
+            }
+            _ => {}
+        }
+        let Exec { events, control } = self.inner.exec(request).await?;
+        Ok(Exec {
+            events: self.events(events),
+            control: Box::new(BrokenControl { inner: control, fault: self.fault }),
+        })
+    }
+
+    async fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        self.inner.processes().await
+    }
+
+    async fn attach(&self, process: ProcessId, stdout: u64, stderr: u64, follow: bool) -> Result<Exec> {
+        self.inner.attach(process, stdout, stderr, follow).await
+    }
+
+    async fn stop(&self, process: ProcessId) -> Result<Outcome> {
+        self.inner.stop(process).await
+    }
+
+    fn files(&self) -> &dyn Files {
+        &self.files
+    }
+
+    async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>> {
+        self.inner.connect(port).await
+    }
+
+    async fn listen(&self, port: u16) -> Result<Box<dyn Forwarder>> {
+        self.inner.listen(port).await
+    }
+
+    async fn close(&self) -> Result<()> {
+        if self.fault == Fault::NeverCloses {
+            return Ok(());
+        }
+        self.inner.close().await
+    }
+}
+
+struct BrokenFiles {
+    inner: Arc<dyn Sandbox>,
+    fault: Fault,
+}
+
+#[async_trait]
+impl Files for BrokenFiles {
+    async fn stat(&self, path: &GuestPath, follow: bool) -> Result<Metadata> {
+        self.inner.files().stat(path, follow).await
+    }
+
+    async fn list(&self, path: &GuestPath) -> Result<EntryStream> {
+        self.inner.files().list(path).await
+    }
+
+    async fn read(&self, path: &GuestPath, offset: u64, length: Option<u64>) -> Result<FileContent> {
+        self.inner.files().read(path, offset, length).await
+    }
+
+    async fn write(
+        &self,
+        path: &GuestPath,
+        mut options: WriteOptions,
+        content: ByteStream,
+    ) -> Result<Metadata> {
+        let content = match self.fault {
+            Fault::WritesHalves => content.take_while(|p| std::future::ready(p.is_ok())).boxed(),
+            _ => content,
+        };
+        if self.fault == Fault::Overwrites {
+            options.overwrite = true;
+        }
+        self.inner.files().write(path, options, content).await
+    }
+
+    async fn mkdir(&self, path: &GuestPath, parents: bool) -> Result<()> {
+        self.inner.files().mkdir(path, parents).await
+    }
+
+    async fn remove(&self, path: &GuestPath, recursive: bool) -> Result<()> {
+        self.inner.files().remove(path, recursive).await
+    }
+
+    async fn rename(&self, from: &GuestPath, to: &GuestPath, replace: bool) -> Result<()> {
+        let replace = replace || self.fault == Fault::Overwrites;
+        self.inner.files().rename(from, to, replace).await
+    }
+
+    async fn download(&self, path: &GuestPath) -> Result<ByteStream> {
+        self.inner.files().download(path).await
+    }
+
+    async fn upload(&self, path: &GuestPath, tar: ByteStream) -> Result<TreeSummary> {
+        self.inner.files().upload(path, tar).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_have_names_of_their_own() {
+        let names: std::collections::BTreeSet<String> = Fault::ALL.into_iter().map(Fault::name).collect();
+        assert_eq!(names.len(), Fault::ALL.len());
+        assert_eq!(Fault::LosesTimeOut.name(), "loses-time-out");
+    }
+}

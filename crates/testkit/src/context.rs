@@ -1,0 +1,205 @@
+//! What a case is given: a backend over a data directory of its own, folders, and sandboxes that end with the case.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use moltis_sandbox::{
+    Backend, Detection, Guarantees, Lifetime, Mount, MountMode, Origin, Promise, Sandbox, SandboxSpec,
+    SessionKey, Setting, judge,
+};
+use tempfile::TempDir;
+
+use crate::subject::{Folders, Make, Subject, folder};
+use crate::{Fail, Leak, Marker};
+
+static COUNTER: AtomicU32 = AtomicU32::new(0);
+
+/// A number that no other case of this machine has now.
+pub fn unique() -> String {
+    format!("{}x{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed))
+}
+
+/// The surroundings of one case.
+pub struct Ctx {
+    /// The backend on trial.
+    pub backend: Arc<dyn Backend>,
+    /// What it says it keeps here.
+    pub guarantees: Guarantees,
+    /// Its data and configuration directories.
+    pub folders: Folders,
+    make: Make,
+    scratch: TempDir,
+    open: Mutex<Vec<(Arc<dyn Sandbox>, Leak)>>,
+    markers: Mutex<Vec<Marker>>,
+}
+
+impl Ctx {
+    /// New surroundings; fails when the backend is not usable here.
+    pub async fn new(subject: &Subject) -> Result<Self, Fail> {
+        let scratch = tempfile::Builder::new().prefix("moltis-testkit-").tempdir()?;
+        let folders = Folders { data: scratch.path().join("data"), config: scratch.path().join("config") };
+        folder(scratch.path(), 0o755)?;
+        folder(&folders.data, 0o700)?;
+        folder(&folders.config, 0o700)?;
+        let backend = (subject.make)(&folders);
+        let guarantees = match backend.detect().await {
+            Detection::Usable(usable) => usable.guarantees,
+            Detection::Unusable(d) => return Err(Fail::new(format!("not usable here: [{}] {d}", d.code))),
+        };
+        Ok(Self {
+            backend,
+            guarantees,
+            folders,
+            make: subject.make.clone(),
+            scratch,
+            open: Mutex::default(),
+            markers: Mutex::default(),
+        })
+    }
+
+    /// Whether commands share the host's kernel, so that the host can look at them.
+    pub fn shared_kernel(&self) -> bool {
+        !self.guarantees.kernel.is_held()
+    }
+
+    /// Another instance over the same folders, as another process would have it.
+    pub fn backend_again(&self) -> Arc<dyn Backend> {
+        (self.make)(&self.folders)
+    }
+
+    /// A folder that lasts as long as the case.
+    pub fn scratch(&self) -> &Path {
+        self.scratch.path()
+    }
+
+    /// A new folder of the caller's for a workspace or a mount.
+    pub fn folder(&self, name: &str) -> Result<PathBuf, Fail> {
+        let path = self.scratch().join(format!("{name}-{}", unique()));
+        folder(&path, 0o755)?;
+        Ok(path)
+    }
+
+    /// A new home folder, where homes lie.
+    pub fn home(&self) -> Result<PathBuf, Fail> {
+        let path = self.folders.homes().join(unique());
+        folder(&path, 0o700)?;
+        Ok(path)
+    }
+
+    /// A session key that nothing else uses.
+    pub fn key(&self) -> SessionKey {
+        SessionKey::new(format!("testkit {}", unique())).expect("short enough")
+    }
+
+    /// The smallest spec, with a home.
+    pub fn spec(&self) -> Result<SandboxSpec, Fail> {
+        let mut spec = SandboxSpec::new(self.key(), Lifetime::Ephemeral);
+        spec.home = Some(self.home()?);
+        Ok(spec)
+    }
+
+    /// A spec with this workspace.
+    pub fn spec_with_workspace(&self, source: &Path, mode: MountMode) -> Result<SandboxSpec, Fail> {
+        let mut spec = self.spec()?;
+        let mount = Mount { source: source.to_owned(), target: "/workspace".into(), mode };
+        spec.workspace = Some(Setting::new(mount, Origin::Flag));
+        Ok(spec)
+    }
+
+    /// Opens a sandbox for the spec once it has been judged, as the runtime does. It is closed with the case.
+    pub async fn open(&self, spec: &SandboxSpec) -> Result<Place, Fail> {
+        judge(spec, self.backend.name(), &self.guarantees, &[])?;
+        let sandbox = self.backend.open(spec).await?;
+        self.keep(sandbox).await
+    }
+
+    /// Takes a sandbox into the care of the case.
+    pub async fn keep(&self, sandbox: Arc<dyn Sandbox>) -> Result<Place, Fail> {
+        let leak = if self.shared_kernel() { Leak::watch(sandbox.as_ref()).await? } else { Leak::default() };
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).push((sandbox.clone(), leak));
+        Ok(Place { sandbox, shared_kernel: self.shared_kernel() })
+    }
+
+    /// A sandbox of the smallest spec.
+    pub async fn place(&self) -> Result<Place, Fail> {
+        self.open(&self.spec()?).await
+    }
+
+    /// A marker for processes; the case fails if one of them outlives it.
+    pub fn marker(&self) -> Marker {
+        let marker = Marker::new();
+        self.markers.lock().unwrap_or_else(PoisonError::into_inner).push(marker.clone());
+        marker
+    }
+
+    /// A demand for what `promise` covers must be refused by name, if the backend does not keep it.
+    /// Returns the reason it gives, or `None` when the promise is held.
+    pub fn refused(&self, promise: &Promise, spec: &SandboxSpec, key: &str) -> Result<Option<String>, Fail> {
+        let judged = judge(spec, self.backend.name(), &self.guarantees, &[]);
+        match (promise, judged) {
+            (Promise::Held, Ok(left_off)) => {
+                crate::ensure_eq!(left_off, [], "a held promise is not left off");
+                Ok(None)
+            }
+            (Promise::Held, Err(e)) => crate::fail!("refused though held: {e}"),
+            (Promise::NotEnforced(reason), Err(moltis_sandbox::Error::Refused(d))) => {
+                crate::ensure_eq!(d.code.as_ref(), "demand-not-kept", "code of the refusal");
+                crate::ensure!(d.message.contains(key), "the refusal does not name `{key}`: {d}");
+                crate::ensure!(d.fix.is_some(), "the refusal says not what to do");
+                crate::ensure!(!reason.is_empty(), "no reason given");
+                Ok(Some(reason.clone()))
+            }
+            (Promise::NotEnforced(_), other) => crate::fail!("not kept, yet not refused: {other:?}"),
+        }
+    }
+
+    /// Closes what the case opened and says what it left: processes, namespaces, cgroups, mounts, run folders.
+    pub async fn finish(self) -> Result<(), Fail> {
+        let open = std::mem::take(&mut *self.open.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut left = Vec::new();
+        for (sandbox, leak) in open {
+            match tokio::time::timeout(Duration::from_secs(10), sandbox.close()).await {
+                Ok(Ok(())) => {}
+                // A case may have closed or broken it itself.
+                Ok(Err(moltis_sandbox::Error::Unavailable(_) | moltis_sandbox::Error::Lost(_))) => {}
+                Ok(Err(e)) => left.push(format!("close failed: {e}")),
+                Err(_) => left.push("close took longer than 10 s".to_owned()),
+            }
+            drop(sandbox);
+            left.extend(leak.left(Duration::from_secs(5)).await);
+        }
+        if self.shared_kernel() {
+            let markers = std::mem::take(&mut *self.markers.lock().unwrap_or_else(PoisonError::into_inner));
+            for marker in markers {
+                let pids = marker.on_host();
+                if !pids.is_empty() {
+                    left.push(format!("processes {pids:?} outlive the sandbox"));
+                }
+            }
+        }
+        left.extend(crate::leak::mounts_below(self.scratch.path()));
+        left.extend(crate::leak::run_folders(&self.folders.data));
+        drop(self.backend);
+        if left.is_empty() { Ok(()) } else { Err(Fail::new(format!("left behind: {}", left.join("; ")))) }
+    }
+}
+
+/// An open sandbox, with the short ways in which cases run commands in it (see [`crate::run`]).
+#[derive(Clone)]
+pub struct Place {
+    /// The sandbox.
+    pub sandbox: Arc<dyn Sandbox>,
+    /// Whether the host sees its processes.
+    pub shared_kernel: bool,
+}
+
+impl Deref for Place {
+    type Target = dyn Sandbox;
+
+    fn deref(&self) -> &Self::Target {
+        self.sandbox.as_ref()
+    }
+}

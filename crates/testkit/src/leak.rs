@@ -1,0 +1,134 @@
+//! What a sandbox leaves behind, told by its own namespaces and cgroups and not by counting on the whole machine, so that
+//! other tests may run at the same time.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use moltis_sandbox::{Command, ExecEvent, ExecRequest, Sandbox};
+
+use crate::{Fail, fail, process};
+
+/// The marks of one sandbox on a shared kernel.
+#[derive(Clone, Debug, Default)]
+pub struct Leak {
+    namespaces: BTreeSet<String>,
+    cgroups: BTreeSet<PathBuf>,
+}
+
+impl Leak {
+    /// Notes the namespaces and cgroups of a running sandbox that are not this process's own.
+    pub async fn watch(sandbox: &dyn Sandbox) -> Result<Self, Fail> {
+        let line = "readlink /proc/self/ns/pid /proc/self/ns/net /proc/self/ns/mnt /proc/self/ns/ipc \
+                    /proc/self/ns/user /proc/self/ns/cgroup /proc/self/ns/uts; :";
+        let mut request = ExecRequest::new(Command::Shell(OsString::from(line)));
+        request.timeout = Some(Duration::from_secs(20));
+        let mut exec = sandbox.exec(request).await?;
+        let mut text = Vec::new();
+        loop {
+            match exec.events.next().await {
+                Some(Ok(ExecEvent::Stdout(bytes))) => text.extend_from_slice(&bytes),
+                Some(Ok(_)) => {}
+                Some(Err(e)) => return Err(e.into()),
+                None => break,
+            }
+        }
+        let own: BTreeSet<String> = process::namespaces(std::process::id()).into_iter().collect();
+        let namespaces: BTreeSet<String> = String::from_utf8_lossy(&text)
+            .lines()
+            .filter(|ns| ns.contains(":[") && !own.contains(*ns))
+            .map(str::to_owned)
+            .collect();
+        let own_groups: BTreeSet<PathBuf> = process::cgroups(std::process::id()).into_iter().collect();
+        let mut leak = Self { namespaces, cgroups: BTreeSet::new() };
+        for pid in leak.members() {
+            leak.cgroups.extend(process::cgroups(pid).into_iter().filter(|g| !own_groups.contains(g)));
+        }
+        Ok(leak)
+    }
+
+    /// Whether anything was found by which to know the sandbox again.
+    pub fn is_empty(&self) -> bool {
+        self.namespaces.is_empty()
+    }
+
+    /// The host's pids of everything in the sandbox's namespaces.
+    pub fn members(&self) -> Vec<u32> {
+        if self.namespaces.is_empty() {
+            return Vec::new();
+        }
+        process::pids()
+            .into_iter()
+            .filter(|pid| process::namespaces(*pid).iter().any(|ns| self.namespaces.contains(ns)))
+            .collect()
+    }
+
+    /// The cgroups that were made for the sandbox.
+    pub fn cgroups(&self) -> impl Iterator<Item = &Path> {
+        self.cgroups.iter().map(PathBuf::as_path)
+    }
+
+    /// What is still there, after waiting this long at most for it to go.
+    pub async fn left(&self, within: Duration) -> Vec<String> {
+        let end = Instant::now() + within;
+        loop {
+            let left = self.now();
+            if left.is_empty() || Instant::now() >= end {
+                return left;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn now(&self) -> Vec<String> {
+        let mut left = Vec::new();
+        for pid in self.members() {
+            left.push(format!("process {pid} ({})", process::command_line(pid)));
+        }
+        for group in &self.cgroups {
+            if group.exists() {
+                left.push(format!("cgroup {}", group.display()));
+            }
+        }
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        for ns in &self.namespaces {
+            if mounts.contains(ns.as_str()) {
+                left.push(format!("a mount that holds {ns}"));
+            }
+        }
+        left
+    }
+
+    /// Fails unless the sandbox can be told apart by at least a pid and a mount namespace.
+    pub fn must_be_told_apart(&self) -> Result<(), Fail> {
+        for kind in ["pid:", "mnt:", "net:"] {
+            if !self.namespaces.iter().any(|ns| ns.starts_with(kind)) {
+                fail!("the sandbox has no {kind} namespace of its own");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Mounts of this process's namespace that lie beneath a folder.
+pub fn mounts_below(folder: &Path) -> Vec<String> {
+    let Some(folder) = folder.to_str() else { return Vec::new() };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .filter(|target| target.starts_with(folder))
+        .map(|target| format!("mount at {target}"))
+        .collect()
+}
+
+/// Run folders of sandboxes that are still in a data directory.
+pub fn run_folders(data: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(data.join("run")) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|e| e.file_name().to_str().is_some_and(|n| moltis_sandbox::SandboxId::parse(n).is_some()))
+        .map(|e| format!("run folder {}", e.path().display()))
+        .collect()
+}

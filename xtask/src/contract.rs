@@ -1,0 +1,104 @@
+//! `cargo xtask contract` and `cargo xtask attack`: the suite of `moltis-testkit`, for each kind of user, and its page.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::command::{Scratch, root, shown};
+use crate::{Outcome, cargo, marker, user};
+
+/// Limit of one whole run.
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// The page that the matrix is written into.
+const PAGE: &str = "docs/guarantees.md";
+
+/// The example that runs the suite.
+fn suite() -> Result<PathBuf, String> {
+    cargo::build(&["-p", "moltis-testkit", "--example", "contract"], "contract")
+}
+
+fn once(suite: &Path, as_user: bool, scratch: &Scratch, arguments: &[String]) -> Result<bool, String> {
+    let mut command = if as_user {
+        let target = suite.parent().and_then(Path::parent).unwrap_or(suite).to_owned();
+        user::command(suite, &[target], scratch)?
+    } else {
+        Command::new(suite)
+    };
+    Ok(shown(command.args(arguments), LIMIT)? == 0)
+}
+
+/// Runs the contract and writes the page.
+pub fn contract(arguments: &[&str]) -> Outcome {
+    let mut rest: Vec<String> = Vec::new();
+    let (mut only_user, mut whole) = (false, true);
+    for argument in arguments {
+        match *argument {
+            "--user" => only_user = true,
+            other => {
+                whole = false;
+                rest.push(other.to_owned());
+            }
+        }
+    }
+    let suite = suite()?;
+    let scratch = Scratch::new("contract")?;
+    let exchange = scratch.0.join("reports");
+    std::fs::create_dir(&exchange).map_err(|e| e.to_string())?;
+    if root() {
+        std::os::unix::fs::chown(&exchange, Some(user::UID), None).map_err(|e| e.to_string())?;
+    }
+    let mut files = Vec::new();
+    let mut good = true;
+    for as_user in [false, true] {
+        if as_user && !root() || only_user && !as_user && root() {
+            continue;
+        }
+        let label = if root() && !as_user { " (root)" } else { " (ordinary user)" };
+        let file = exchange.join(if as_user { "user" } else { "own" });
+        let mut all = rest.clone();
+        all.extend(["--label".into(), label.into(), "--json".into(), file.display().to_string()]);
+        good &= once(&suite, as_user, &scratch, &all)?;
+        files.push(file);
+    }
+    let mut table = Command::new(&suite);
+    table.arg("--table").args(&files);
+    let output = table.output().map_err(|e| e.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    let text = String::from_utf8_lossy(&output.stdout);
+    println!("{text}");
+    // A part of the suite, or one kind of user, would make a page that says less than the last one.
+    if whole && files.len() == 2 && good {
+        marker::write(&cargo::root().join(PAGE), "contract", &text)?;
+        println!("written to {PAGE}");
+    }
+    Ok(good)
+}
+
+/// Runs the attacks.
+pub fn attack(arguments: &[&str]) -> Outcome {
+    let mut rest: Vec<String> = vec!["--attacks".into()];
+    let mut rounds = 1;
+    for argument in arguments {
+        match *argument {
+            "--full" => rounds = 5,
+            other => rest.push(other.to_owned()),
+        }
+    }
+    let suite = suite()?;
+    let scratch = Scratch::new("attack")?;
+    let mut good = true;
+    for round in 1..=rounds {
+        if rounds > 1 {
+            println!("round {round} of {rounds}");
+        }
+        good &= once(&suite, false, &scratch, &rest)?;
+        if root() {
+            println!("as an ordinary user");
+            good &= once(&suite, true, &scratch, &rest)?;
+        }
+    }
+    Ok(good)
+}

@@ -1,0 +1,110 @@
+//! Counting what passed, failed and could not run.
+
+/// Counts and names over a whole run.
+#[derive(Default)]
+pub struct Tally {
+    passed: u64,
+    failed: Vec<String>,
+    skipped: Vec<String>,
+}
+
+impl Tally {
+    /// So many passed.
+    pub fn pass(&mut self, count: u64) {
+        self.passed += count;
+    }
+
+    /// One failed.
+    pub fn fail(&mut self, name: impl Into<String>) {
+        self.failed.push(name.into());
+    }
+
+    /// One could not run, and why.
+    pub fn skip(&mut self, name: impl Into<String>) {
+        self.skipped.push(name.into());
+    }
+
+    /// One passed or failed.
+    pub fn check(&mut self, name: &str, result: Result<(), String>) {
+        match result {
+            Ok(()) => {
+                println!("pass  {name}");
+                self.pass(1);
+            }
+            Err(text) => {
+                println!("FAIL  {name}\n{}", indented(&text));
+                self.fail(name);
+            }
+        }
+    }
+
+    /// Takes in the output of one or more test harnesses; `false` when it names no result at all.
+    pub fn harness(&mut self, program: &str, output: &str) -> bool {
+        let mut seen = false;
+        for line in output.lines() {
+            if let Some(rest) = line.trim().strip_prefix("test result: ") {
+                seen = true;
+                self.pass(number_before(rest, " passed"));
+                for name in 0..number_before(rest, " ignored") {
+                    self.skip(format!("{program}: an ignored test ({})", name + 1));
+                }
+            } else if let Some(name) =
+                line.strip_prefix("test ").and_then(|l| l.split(" ... FAILED").next().filter(|n| *n != l))
+            {
+                self.fail(format!("{program}: {}", name.trim()));
+            }
+        }
+        seen
+    }
+
+    /// Prints what did not pass and, as the last line, the counts. A skip is a failure if everything must run.
+    pub fn close(mut self, everything: bool) -> bool {
+        if !self.skipped.is_empty() {
+            println!("\ncould not run here:");
+            for skip in &self.skipped {
+                println!("  {skip}");
+            }
+        }
+        if everything {
+            let skipped = std::mem::take(&mut self.skipped);
+            self.failed.extend(skipped.into_iter().map(|s| format!("skipped: {s}")));
+        }
+        if !self.failed.is_empty() {
+            println!("\nfailed:");
+            for name in &self.failed {
+                println!("  {name}");
+            }
+        }
+        if self.passed == 0 && self.failed.is_empty() {
+            self.failed.push("nothing ran".into());
+            println!("\nnothing ran");
+        }
+        println!("\n{} passed, {} failed", self.passed, self.failed.len());
+        self.failed.is_empty()
+    }
+}
+
+fn number_before(text: &str, word: &str) -> u64 {
+    let Some(end) = text.find(word) else { return 0 };
+    text[..end].rsplit(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).unwrap_or(0)
+}
+
+/// Text with each line moved to the right.
+pub fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("      {line}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn harness_output_is_counted() {
+        let mut tally = Tally::default();
+        let text = "test a::b ... ok\ntest c ... FAILED\n\ntest result: FAILED. 3 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out\n";
+        assert!(tally.harness("p", text));
+        assert_eq!((tally.passed, tally.skipped.len()), (3, 1));
+        assert_eq!(tally.failed, ["p: c"]);
+        assert!(!tally.harness("p", "nothing"));
+    }
+}
