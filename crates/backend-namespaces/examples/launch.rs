@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::process::{Command as Host, Stdio};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt;
 use moltis_backend_namespaces::{Config, NamespacesBackend};
 use moltis_sandbox::{
     Backend, Command, ExecEvent, ExecRequest, Lifetime, Sandbox, SandboxSpec, SessionKey, Status,

@@ -120,8 +120,9 @@ impl RunDir {
         let start = Instant::now();
         let mut pause = Duration::from_micros(500);
         loop {
-            if let Some(lock) = self.try_lock(id)? {
-                return Ok(lock);
+            match self.attempt(id, true)? {
+                Attempt::Taken(lock) => return Ok(lock),
+                Attempt::Held | Attempt::Nowhere => {}
             }
             if start.elapsed() > PATIENCE {
                 return Err(Error::Locked(PATIENCE.as_secs()));
@@ -136,25 +137,53 @@ impl RunDir {
     /// # Errors
     /// [`Error::DataDir`].
     pub fn try_lock(&self, id: &SandboxId) -> Result<Option<Lock>> {
+        Ok(match self.attempt(id, true)? {
+            Attempt::Taken(lock) => Some(lock),
+            Attempt::Held | Attempt::Nowhere => None,
+        })
+    }
+
+    /// Takes the lock of a sandbox of which there may be nothing left, without making anything: `None` if there is
+    /// none, or, with `if_free`, if somebody has it. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Locked`], [`Error::DataDir`].
+    pub fn lock_what_is_left(&self, id: &SandboxId, if_free: bool) -> Result<Option<Lock>> {
+        let start = Instant::now();
+        loop {
+            match self.attempt(id, false)? {
+                Attempt::Taken(lock) => return Ok(Some(lock)),
+                Attempt::Nowhere => return Ok(None),
+                Attempt::Held if if_free => return Ok(None),
+                Attempt::Held if start.elapsed() > PATIENCE => return Err(Error::Locked(PATIENCE.as_secs())),
+                Attempt::Held => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+    }
+
+    fn attempt(&self, id: &SandboxId, create: bool) -> Result<Attempt> {
         let path = self.path.join(format!("{id}.lock"));
         loop {
-            let file = OpenOptions::new()
+            let opened = OpenOptions::new()
                 .write(true)
-                .create(true)
+                .create(create)
                 .truncate(false)
                 .mode(0o600)
                 .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-                .open(&path)
-                .map_err(Error::data_dir(&path))?;
+                .open(&path);
+            let file = match opened {
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound && !create => return Ok(Attempt::Nowhere),
+                opened => opened.map_err(Error::data_dir(&path))?,
+            };
             match file.try_lock() {
                 Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::WouldBlock) => return Ok(Attempt::Held),
                 Err(TryLockError::Error(cause)) => return Err(Error::DataDir { path, cause }),
             }
             // Whoever held it before may have removed the file that we now have locked.
             let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(&path)) else { continue };
             if (ours.dev(), ours.ino()) == (there.dev(), there.ino()) {
-                return Ok(Some(Lock { path, _file: file }));
+                return Ok(Attempt::Taken(Lock { path, _file: file }));
             }
         }
     }
@@ -187,6 +216,13 @@ impl RunDir {
 fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty())
+}
+
+/// What came of trying to take a lock.
+enum Attempt {
+    Taken(Lock),
+    Held,
+    Nowhere,
 }
 
 /// A sandbox's lock; dropping it lets go. The file stays: only who knows that nothing else is left removes it.

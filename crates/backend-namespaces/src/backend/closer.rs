@@ -80,8 +80,7 @@ impl State {
     /// has taken its place since. With `if_free` it is left to whoever has the lock. Blocks.
     pub(super) fn clear_away(&self, id: &SandboxId, process: &Process, if_free: bool) -> Result<(), Error> {
         let Some(run) = RunDir::find(&self.config.data_dir) else { return Ok(()) };
-        let lock = if if_free { run.try_lock(id)? } else { Some(run.lock(id)?) };
-        let Some(lock) = lock else { return Ok(()) };
+        let Some(lock) = run.lock_what_is_left(id, if_free)? else { return Ok(()) };
         match run.record(id) {
             Some(record) if record.pid != process.pid() || record.process().is_some() => Ok(()),
             _ => self.end(&run, id, lock, None),

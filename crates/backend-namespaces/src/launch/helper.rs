@@ -93,8 +93,8 @@ impl Helper {
         let received = loop {
             let mut slices = [IoSliceMut::new(&mut bytes)];
             match recvmsg(control, &mut slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(None),
+                // A child that ends with our word unread resets the connection, once; its last word is still there.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(Errno::AGAIN) => return Err(Error::TimedOut(PATIENCE.as_secs())),
                 answer => break answer.map_err(Error::system("the launch helper cannot be heard"))?,
             }

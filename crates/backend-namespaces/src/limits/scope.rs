@@ -27,6 +27,8 @@ pub struct Manager {
     mount: PathBuf,
     /// Controllers that its units can use.
     controllers: Vec<String>,
+    /// Major version of systemd.
+    version: u32,
 }
 
 impl Manager {
@@ -37,12 +39,16 @@ impl Manager {
             return None;
         }
         let bus = Bus::find()?;
-        let output = bus.call("get-property", &[SERVICE, OBJECT, INTERFACE, "ControlGroup"]).ok()?;
-        let group = json_string(&output)?;
+        let output =
+            bus.call("get-property", &[SERVICE, OBJECT, INTERFACE, "ControlGroup", "Version"]).ok()?;
+        // One property a line.
+        let mut answers = output.lines();
+        let group = json_string(answers.next()?)?;
+        let version = major(&json_string(answers.next()?)?);
         let own = mount.join(group.trim_start_matches('/'));
         let text = std::fs::read_to_string(own.join("cgroup.controllers")).ok()?;
         let controllers = text.split_whitespace().map(str::to_owned).collect();
-        Some(Self { bus, mount, controllers })
+        Some(Self { bus, mount, controllers, version })
     }
 
     /// # Errors
@@ -62,12 +68,18 @@ impl Manager {
     pub fn create(&self, name: &str, values: &Values) -> Result<Group> {
         let unit = unit(name);
         Ok(Group::of_scope(Scope {
-            arguments: start_arguments(&unit, values)?,
+            arguments: start_arguments(&unit, values, self.knows_oom_policy())?,
+            abandon: !self.knows_oom_policy(),
             unit,
             bus: self.bus.clone(),
             mount: self.mount.clone(),
             directory: std::sync::OnceLock::new(),
         }))
+    }
+
+    /// Whether scopes can be told to live on when the kernel kills one process of theirs for memory (version 253).
+    fn knows_oom_policy(&self) -> bool {
+        self.version >= 253
     }
 
     /// A scope that exists.
@@ -104,6 +116,8 @@ fn unit(name: &str) -> String {
 pub struct Scope {
     unit: String,
     arguments: Vec<String>,
+    /// Whether the manager is to leave the scope alone once it runs.
+    abandon: bool,
     bus: Bus,
     mount: PathBuf,
     directory: std::sync::OnceLock<PathBuf>,
@@ -130,7 +144,9 @@ impl Scope {
         loop {
             if let Some(group) = group_of(pid, &self.unit) {
                 let _ = self.directory.set(self.mount.join(group.trim_start_matches('/')));
-                return Ok(());
+                if !self.abandon || self.let_go() {
+                    return Ok(());
+                }
             }
             if Instant::now() >= deadline {
                 return Err(failed(&self.unit, "systemd did not move the process into it in time"));
@@ -140,11 +156,24 @@ impl Scope {
     }
 }
 
+impl Scope {
+    /// Has an older systemd watch the scope no longer: it would end all of it when the kernel kills one process for
+    /// memory. The limits stay. Refused until the scope's start is complete.
+    fn let_go(&self) -> bool {
+        let arguments = [SERVICE, OBJECT, INTERFACE, "GetUnit", "s", &self.unit];
+        let object = self.bus.call("call", &arguments).ok().and_then(|answer| json_first(&answer));
+        object.is_some_and(|object| {
+            let arguments = [SERVICE, &object, "org.freedesktop.systemd1.Scope", "Abandon"];
+            self.bus.call("call", &arguments).is_ok()
+        })
+    }
+}
+
 /// Stands for the process in the arguments.
 const PID: &str = "{pid}";
 
 /// What `StartTransientUnit` takes: name, mode, properties, no auxiliary units.
-fn start_arguments(unit: &str, values: &Values) -> Result<Vec<String>> {
+fn start_arguments(unit: &str, values: &Values, oom_policy: bool) -> Result<Vec<String>> {
     let mut properties: Vec<[String; 3]> = Vec::new();
     let mut add = |name: &str, signature: &str, value: String| {
         properties.push([name.to_owned(), signature.to_owned(), value]);
@@ -152,6 +181,9 @@ fn start_arguments(unit: &str, values: &Values) -> Result<Vec<String>> {
     add("Description", "s", "Moltis sandbox".to_owned());
     // A scope whose last process was killed for memory would stay listed as failed.
     add("CollectMode", "s", "inactive-or-failed".to_owned());
+    if oom_policy {
+        add("OOMPolicy", "s", "continue".to_owned());
+    }
     if let Some(bytes) = values.memory {
         add("MemoryMax", "t", bytes.to_string());
         add("MemorySwapMax", "t", "0".to_owned());
@@ -227,6 +259,12 @@ impl Bus {
     }
 }
 
+/// `252.38-1~deb12u1` is 252.
+fn major(version: &str) -> u32 {
+    let digits = version.split(|c: char| !c.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
+}
+
 /// `data` of a property that is a string.
 fn json_string(answer: &str) -> Option<String> {
     let answer: serde_json::Value = serde_json::from_str(answer).ok()?;
@@ -246,14 +284,16 @@ mod tests {
     #[test]
     fn the_call_is_what_the_interface_says() {
         let values = Values { memory: Some(1 << 20), cpus: Some(1.5), pids: Some(64) };
-        let words = start_arguments("moltis-a-b.scope", &values).unwrap().join(" ");
+        let words = start_arguments("moltis-a-b.scope", &values, true).unwrap().join(" ");
         assert_eq!(
             words,
-            "moltis-a-b.scope fail 7 PIDs au 1 {pid} Description s Moltis sandbox CollectMode s inactive-or-failed \
-             MemoryMax t 1048576 MemorySwapMax t 0 CPUQuotaPerSecUSec t 1500000 TasksMax t 64 0"
+            "moltis-a-b.scope fail 8 PIDs au 1 {pid} Description s Moltis sandbox CollectMode s inactive-or-failed \
+             OOMPolicy s continue MemoryMax t 1048576 MemorySwapMax t 0 CPUQuotaPerSecUSec t 1500000 TasksMax t 64 0"
         );
         let small = Values { cpus: Some(0.005), ..Values::default() };
-        assert!(start_arguments("u", &small).unwrap().join(" ").contains("CPUQuotaPerSecUSec t 5000 "));
+        assert!(
+            start_arguments("u", &small, false).unwrap().join(" ").contains("CPUQuotaPerSecUSec t 5000 ")
+        );
     }
 
     #[test]
@@ -261,5 +301,6 @@ mod tests {
         assert_eq!(json_string(r#"{"type":"s","data":"/user.slice"}"#).as_deref(), Some("/user.slice"));
         assert_eq!(json_first(r#"{"type":"o","data":["/org/x"]}"#).as_deref(), Some("/org/x"));
         assert_eq!(json_first("rubbish"), None);
+        assert_eq!([major("252.38-1~deb12u1"), major("257"), major("")], [252, 257, 0]);
     }
 }

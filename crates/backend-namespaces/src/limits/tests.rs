@@ -78,7 +78,10 @@ fn tmpfs_counts_as_memory() {
     let file = format!("/dev/shm/moltis-limit-{}", std::process::id());
     let script = format!("head -c 100M /dev/zero > {file}; echo $?; rm -f {file}");
     let output = go(inside(&group, &script));
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "137");
+    let _ = std::fs::remove_file(&file);
+    // Who is killed is the kernel's choice: pages of a tmpfs are nobody's.
+    assert!(group.oom_kills() >= 1);
+    assert_ne!(String::from_utf8_lossy(&output.stdout).trim(), "0");
     group.remove().unwrap();
 }
 
@@ -101,27 +104,23 @@ fn swap_is_counted() {
 #[test]
 fn the_cpu_quota_bounds_all_processes_together() {
     let Some((_data, limiter)) = limiter() else { return };
-    // User and system seconds that two busy loops get in one second.
-    let busy =
-        "(timeout 1 sh -c 'while :; do :; done' & timeout 1 sh -c 'while :; do :; done' & wait); times";
+    // Cores that two busy loops use together for one second.
+    let busy = "import os,time\nfor _ in range(2):\n  if os.fork()==0:\n    end=time.time()+1\n    while time.time()<end: pass\n    os._exit(0)\n\
+        start=time.time()\nos.wait();os.wait()\nt=os.times();print((t[2]+t[3])/(time.time()-start))";
+    let busy = format!("exec python3 -c '{busy}'");
     let used = |group: Option<&Group>| {
         let output = match group {
-            Some(group) => go(inside(group, busy)),
-            None => Command::new("sh").args(["-c", busy]).output().unwrap(),
+            Some(group) => go(inside(group, &busy)),
+            None => Command::new("sh").args(["-c", &busy]).output().unwrap(),
         };
-        let text = String::from_utf8(output.stdout).unwrap();
-        let seconds = text.lines().last().unwrap().split_whitespace().map(|part| {
-            let (minutes, seconds) = part.trim_end_matches('s').split_once('m').unwrap();
-            minutes.parse::<f64>().unwrap() * 60.0 + seconds.parse::<f64>().unwrap()
-        });
-        seconds.sum::<f64>()
+        String::from_utf8(output.stdout).unwrap().trim().parse::<f64>().unwrap()
     };
     let group = limiter.create(&id("cpu"), &limits(None, Some(0.25), None)).unwrap().unwrap();
     let limited = used(Some(&group));
     group.remove().unwrap();
     let free = used(None);
-    eprintln!("CPU seconds in one second: {limited:.2} under a quota of 0.25, {free:.2} without");
-    assert!(limited < 0.45, "{limited}");
+    eprintln!("cores used: {limited:.2} under a quota of 0.25, {free:.2} without");
+    assert!(limited < 0.38, "{limited}");
     assert!(free > limited * 1.2, "{free} against {limited}");
 }
 
@@ -259,4 +258,49 @@ fn entering_is_measured() {
         child.wait().unwrap();
     }
     group.remove().unwrap();
+}
+
+/// All of it again where systemd makes the groups.
+#[test]
+fn a_scope_keeps_what_a_group_keeps() {
+    let data = tempfile::tempdir().unwrap();
+    let limiter = Limiter::discover(data.path(), 0);
+    let Way::Scope(_) = limiter.way else { return };
+    let all = limits(Some(64 << 20), Some(0.25), Some(30));
+    let group = limiter.create(&id("scope"), &all).unwrap().unwrap();
+    let bomb = "import os,time\nn=0\ntry:\n  while n<200:\n    if os.fork()==0: time.sleep(60)\n    n+=1\nexcept OSError as e:\n  print(n, e.errno)";
+    let busy = "timeout 1 sh -c 'while :; do :; done'; times";
+    let start = Instant::now();
+    let mut child = inside(&group, &format!("{}; echo $?; {busy}; exec python3 -c '{bomb}'", touch(200)));
+    eprintln!("entered a scope in {:?}", start.elapsed());
+    drop(child.stdin.take());
+    let lines: Vec<_> = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()))
+        .take(4)
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!((lines[0].as_str(), lines[3].as_str()), ("137", "29 11"), "{lines:?}");
+    eprintln!("a busy second under a quota of 0.25: {}", lines[2]);
+    assert_eq!(group.oom_kills(), 1);
+
+    // Seen from another process, and swept unless it is live.
+    let directories = group.directories();
+    assert_eq!(limiter.find(&id("scope")).unwrap().directories(), directories);
+    assert_eq!(limiter.sweep(&[id("scope")]), []);
+    drop(group);
+    assert_eq!(limiter.sweep(&[]), [id("scope")]);
+    assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while directories[0].exists() {
+        assert!(Instant::now() < deadline, "systemd keeps {directories:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Where this runs, for the eye.
+#[test]
+fn the_mechanism_is_named() {
+    let data = tempfile::tempdir().unwrap();
+    let start = Instant::now();
+    let limiter = Limiter::discover(data.path(), 1000);
+    eprintln!("{} found in {:?}: {:?}", limiter.mechanism(), start.elapsed(), limiter.promises());
 }

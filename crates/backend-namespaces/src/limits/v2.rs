@@ -111,7 +111,6 @@ impl Place {
         for group in [&self.base, &self.parent()] {
             hand_down(group, values)?;
         }
-        let group = Group::make(vec![self.parent().join(name)])?;
         let mut writes = Vec::new();
         if let Some(bytes) = values.memory {
             writes.push(("memory.max", bytes.to_string()));
@@ -127,6 +126,7 @@ impl Place {
         if let Some(pids) = values.pids {
             writes.push(("pids.max", pids.to_string()));
         }
+        let group = Group::make(vec![self.parent().join(name)])?;
         for (file, value) in writes {
             let optional = file == "memory.oom.group" || (file == "memory.swap.max" && !swap_is_on());
             match group.set(0, file, &value) {
