@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::{failed, scope};
 
 /// How long [`Group::remove`] waits for the kernel to take the dead away.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The groups of one sandbox, one in each hierarchy that is needed. Dropping it leaves them as they are; they hold
 /// until [`remove`](Self::remove) or a sweep. While a value lives no other process sweeps them.
@@ -157,7 +157,7 @@ impl Group {
         self.directories().iter().filter_map(count).sum()
     }
 
-    /// Kills what is in the groups and removes them, with retries for a second while the kernel takes the dead away.
+    /// Kills what is in the groups and removes them, with retries for five seconds while the kernel takes the dead away.
     ///
     /// # Errors
     /// `Unavailable` with code `cgroup-busy` when something in them cannot be killed (the sweep tries again).

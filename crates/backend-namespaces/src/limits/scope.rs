@@ -17,7 +17,7 @@ const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const INTERFACE: &str = "org.freedesktop.systemd1.Manager";
 /// How long the manager may take to move a process into its new scope.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A systemd manager that answers.
 #[derive(Clone, Debug)]
