@@ -7,6 +7,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
 use super::failure::{kernel, plain, shown};
+use super::roots::{self, Access};
 use super::{object, path};
 
 /// Permission bits of new directories, before the mask.
@@ -24,6 +25,7 @@ pub fn mkdir(path: &[u8], parents: bool) -> Result<(), Failure> {
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty()).map_err(failed)?;
+    roots::judge(&directory, path, Access::Write)?;
     rustix::fs::mkdirat(directory, name, DIRECTORY_MODE).map_err(failed)
 }
 
@@ -35,6 +37,7 @@ pub fn make_all(base: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         let next = match rustix::fs::openat(&current, name, flags, Mode::empty()) {
             Err(Errno::NOENT) => {
+                roots::judge_errno(&current, Access::Write)?;
                 match rustix::fs::mkdirat(&current, name, DIRECTORY_MODE) {
                     // Somebody else made it; or it is a link to nowhere, which opening it finds out.
                     Ok(()) | Err(Errno::EXIST) => {}
@@ -46,6 +49,7 @@ pub fn make_all(base: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
         };
         current = next?;
     }
+    roots::judge_errno(&current, Access::Write)?;
     Ok(current)
 }
 
@@ -75,7 +79,9 @@ pub fn rename(from: &[u8], to: &[u8], replace: bool) -> Result<(), Failure> {
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let from_above = rustix::fs::open(from_above, flags, Mode::empty()).map_err(failed)?;
+    roots::judge(&from_above, from, Access::Write)?;
     let to_above = rustix::fs::open(to_above, flags, Mode::empty()).map_err(failed)?;
+    roots::judge(&to_above, to, Access::Write)?;
     if to.ends_with(b"/") {
         let stat = rustix::fs::statat(&from_above, from_name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
         if object::kind(&stat) != EntryKind::Directory {

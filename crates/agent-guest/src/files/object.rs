@@ -7,12 +7,15 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::failure::{kernel, plain, shown};
+use super::roots::{self, Access};
 
 /// Opens a mere handle of what `path` names.
 pub fn find(path: &[u8], follow: bool) -> Result<OwnedFd, Failure> {
     let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
-    rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC | nofollow, Mode::empty())
-        .map_err(|e| kernel(e, format!("`{}` cannot be found", shown(path))))
+    let handle = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC | nofollow, Mode::empty())
+        .map_err(|e| kernel(e, format!("`{}` cannot be found", shown(path))))?;
+    roots::judge(&handle, path, Access::Read)?;
+    Ok(handle)
 }
 
 /// Opens a mere handle of an entry; of a link, the link itself.

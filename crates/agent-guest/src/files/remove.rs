@@ -8,6 +8,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::failure::{kernel, plain, shown};
+use super::roots::{self, Access};
 use super::walk::{Found, Visit, walk};
 use super::{Result, object, path};
 use crate::connection::Connection;
@@ -27,6 +28,7 @@ pub fn remove(conn: &Connection, path: &[u8], recursive: bool) -> Result<()> {
     };
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let above = rustix::fs::open(above, flags, Mode::empty()).map_err(failed)?;
+    roots::judge(&above, path, Access::Write)?;
     let stat = rustix::fs::statat(&above, name, AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
     if object::kind(&stat) != EntryKind::Directory {
         return Ok(rustix::fs::unlinkat(&above, name, AtFlags::empty()).map_err(failed)?);

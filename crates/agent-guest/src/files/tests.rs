@@ -516,7 +516,7 @@ fn a_tree_survives_the_round_trip_and_other_tars() {
             .map(|e| e.3.len() as u64)
             .sum(),
     };
-    assert_eq!(upload().replies, [summary.clone()]);
+    assert_eq!(upload().replies, std::slice::from_ref(&summary));
     assert_eq!(inventory(&dir.at("u/v")), expected);
     fs::set_permissions(dir.at("u/v/closed"), Permissions::from_mode(0o755)).unwrap();
     assert_eq!(upload().replies, [summary], "and again, over what is there");
@@ -676,7 +676,7 @@ fn files_that_change_while_they_are_read_do_not_break_the_archive() {
     });
     for _ in 0..50 {
         let tar = ask(FileRequest::Download { path: bytes(dir.at("t")) });
-        assert!(tar.eof && tar.data.len() % tar::BLOCK == 0);
+        assert!(tar.eof && tar.data.len().is_multiple_of(tar::BLOCK));
         assert!(matches!(unpack(&dir, &tar.data).replies[..], [Reply::Unpacked { entries: 1, .. }]));
     }
     STOP.store(true, Ordering::Relaxed);

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::body::Body;
 use super::failure::{kernel, plain, shown};
+use super::roots::{self, Access};
 use super::{Result, change, object, path};
 use crate::connection::Connection;
 
@@ -115,6 +116,7 @@ impl Place {
                 base = Some(directory);
                 continue;
             }
+            roots::judge(&directory, path, Access::Write)?;
             let name = CString::new(name).map_err(|_| failed(Errno::INVAL))?;
             return Ok(Self { directory, name, old });
         }
