@@ -110,10 +110,10 @@ pub fn kill(root: impl Fn(i32) -> bool) -> Attempt {
 /// Those of a descent that live, for the answer: up to 64 of them with their command lines, and how many there are.
 pub fn leftovers() -> (Vec<Leftover>, u32) {
     let living: Vec<Member> = members(|_| true).into_iter().filter(|member| !is_dead(member.pid)).collect();
-    let named = living.iter().take(MAX_NAMED).map(|member| Leftover {
-        pid: member.pid as u32,
-        command: command_of(member.pid),
-    });
+    let named = living
+        .iter()
+        .take(MAX_NAMED)
+        .map(|member| Leftover { pid: member.pid as u32, command: command_of(member.pid) });
     (named.collect(), living.len() as u32)
 }
 

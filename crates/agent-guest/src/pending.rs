@@ -177,9 +177,13 @@ mod tests {
         data[HELLO_BYTES] = Kind::Data as u8;
         let mut unknown = opening(&Request::Status);
         *unknown.last_mut().unwrap() = 250;
-        for (bytes, hopeless) in
-            [(b"GET / HTTP/1.1\r\n\r\n".to_vec(), true), (version, false), (long, false), (data, false), (unknown, false)]
-        {
+        for (bytes, hopeless) in [
+            (b"GET / HTTP/1.1\r\n\r\n".to_vec(), true),
+            (version, false),
+            (long, false),
+            (data, false),
+            (unknown, false),
+        ] {
             let (mut host, ours) = UnixStream::pair().unwrap();
             host.write_all(&bytes).unwrap();
             let arrival = Pending::new(ours.into(), Instant::now()).advance();

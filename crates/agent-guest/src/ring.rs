@@ -65,7 +65,8 @@ mod tests {
         }
         assert_eq!(ring.end(), all.len() as u64);
         assert_eq!(ring.start(), (all.len() - RING_BYTES) as u64);
-        for offset in [ring.start(), ring.start() + 1, ring.end() - 70_000, ring.end() - 1, ring.end(), ring.end() + 9]
+        for offset in
+            [ring.start(), ring.start() + 1, ring.end() - 70_000, ring.end() - 1, ring.end(), ring.end() + 9]
         {
             let mut got = Vec::new();
             let count = ring.copy(offset, 65_536, &mut got);

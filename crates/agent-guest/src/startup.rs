@@ -89,7 +89,13 @@ pub fn reset_signals() {
     for signal in 1..=64 {
         // SAFETY: installs no handler. Numbers that cannot be changed are refused.
         unsafe {
-            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null_mut::<u64>(), mask_bytes)
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                std::ptr::null_mut::<u64>(),
+                mask_bytes,
+            )
         };
     }
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();

@@ -58,8 +58,11 @@ fn a_background_command_outlives_its_caller_and_its_output_stays() {
     assert_eq!((watched.end.stdout_bytes, watched.end.stderr_bytes), (9, 4));
 
     assert_eq!(exited(&agent, process), watched.end);
-    assert_eq!(agent.status().busy, 0);
-    assert_eq!(output(&agent, process, 4, 4), (b"more\n".to_vec(), vec![], Reply::Exited(watched.end.clone())));
+    agent.assert_unused();
+    assert_eq!(
+        output(&agent, process, 4, 4),
+        (b"more\n".to_vec(), vec![], Reply::Exited(watched.end.clone()))
+    );
     assert_eq!(agent.ask(&Request::Stop { process }), Reply::Exited(watched.end));
 }
 
@@ -105,16 +108,16 @@ fn watchers_feed_it_and_give_orders() {
     assert_eq!(first.rest().end.left, Left::Code(0));
     assert_eq!(second.rest().end.left, Left::Code(0));
 
-    let (process, _) = start(&agent, sh("sleep 1000"));
+    let (process, _) = start(&agent, sh("exec sleep 1000"));
     let mut conn = attach(&agent, process, 0, 0, true);
     conn.order(Order::Signal(libc::SIGINT));
     assert_eq!(conn.rest().end.left, Left::Signal(libc::SIGINT));
-    let (process, _) = start(&agent, sh("sleep 1000"));
+    let (process, _) = start(&agent, sh("exec sleep 1000"));
     let mut conn = attach(&agent, process, 0, 0, true);
     conn.order(Order::Cancel);
     assert_eq!(conn.rest().end.ending, Ending::Cancelled);
     // What no host may say ends the watching and nothing else.
-    let (process, _) = start(&agent, sh("sleep 1000"));
+    let (process, _) = start(&agent, sh("exec sleep 1000"));
     let mut conn = attach(&agent, process, 0, 0, true);
     std::io::Write::write_all(&mut conn.stream, &[77; 9]).unwrap();
     assert_eq!(conn.next(), Event::Closed);
@@ -184,7 +187,11 @@ fn only_so_many_finished_ones_are_kept() {
     let gone = (1..=70).find(|number| !numbers.contains(number)).unwrap();
     assert!(matches!(agent.ask(&Request::Stop { process: gone }), Reply::Failed(_)));
     let children = || {
-        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", agent.pid())).unwrap().split(' ').count() - 1
+        std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", agent.pid()))
+            .unwrap()
+            .split(' ')
+            .count()
+            - 1
     };
     within(LONG, || (children() == 64).then_some(()));
 }
@@ -192,7 +199,7 @@ fn only_so_many_finished_ones_are_kept() {
 #[test]
 fn a_foreground_command_cannot_be_watched() {
     let agent = Agent::start();
-    let mut conn = agent.open(&Request::Exec(sh("sleep 1000")));
+    let mut conn = agent.open(&Request::Exec(sh("exec sleep 1000")));
     let (process, _) = conn.started();
     let watch = Request::Attach { process, stdout: 0, stderr: 0, follow: true };
     assert_eq!(agent.open(&watch).failed().code, FailureCode::NotFound);

@@ -16,7 +16,11 @@ fn assert_timed_out(agent: &Agent, start: ExecStart, token: &str) -> Run {
     let time = Duration::from_millis(start.timeout_millis);
     let run = agent.run(start);
     assert_eq!(run.end.ending, Ending::TimedOut, "{run:?}");
-    assert!(began.elapsed() >= time && began.elapsed() < time + Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(
+        began.elapsed() >= time && began.elapsed() < time + Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
     assert_eq!((run.end.leftovers.len(), run.end.leftovers_total), (0, 0));
     assert_none_left(token, Duration::ZERO);
     run
@@ -30,7 +34,7 @@ fn a_time_out_ends_the_command_and_keeps_its_output() {
     assert_eq!(run.text(), "before\n");
     assert_eq!(run.end.left, Left::Signal(libc::SIGTERM));
     assert!(run.end.micros >= 300_000);
-    assert_eq!(agent.status().busy, 0);
+    agent.assert_unused();
 }
 
 #[test]
@@ -73,17 +77,12 @@ fn processes_that_run_away_by_forking_are_caught() {
     let script = dir.path().join(format!("chain{token}"));
     let stop = dir.path().join("stop");
     // Each generation leaves its session, forks twice and goes; none hears SIGTERM.
-    let text = format!(
-        "trap '' TERM HUP INT\n[ -e {} ] && exit\n( setsid sh $0 & )\n( setsid sh $0 $1 & )\n[ -n \"$1\" ] || exit\n",
-        stop.display()
-    );
-    // The first line of descent doubles while `$1` is there; bounded by the time below.
-    std::fs::write(&script, text.replace("( setsid sh $0 $1 & )\n", "")).unwrap();
-    let line = format!("for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do sh {} & done; sleep {token}", script.display());
-    let mut conn = agent.open(&Request::Exec(timed(&line, 500)));
+    let text = format!("trap '' TERM HUP INT\n[ -e {} ] && exit\n( setsid sh $0 & )\n", stop.display());
+    std::fs::write(&script, text).unwrap();
+    let chains = (0..16).map(|_| format!("sh {} & ", script.display())).collect::<String>();
+    let mut conn = agent.open(&Request::Exec(timed(&format!("{chains} sleep {token}"), 1500)));
     conn.started();
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!alive(&token).is_empty());
+    within(LONG, || (alive(&token).len() > 3).then_some(()));
     let run = conn.rest();
     let left = alive(&token);
     std::fs::write(&stop, "").unwrap();
@@ -127,7 +126,7 @@ fn a_lost_caller_takes_the_command_along() {
     within(LONG, || (alive(&token).len() == 3).then_some(()));
     drop(conn);
     assert_none_left(&token, Duration::from_secs(2));
-    within(LONG, || (agent.status().busy == 0).then_some(()));
+    agent.assert_unused();
 
     // Also one whose input is not being read.
     let mut start = sh(&format!("echo up; sleep {token}"));
@@ -175,7 +174,8 @@ fn children_that_live_on_are_told_at_once_and_stay() {
     let agent = Agent::start();
     let token = token();
     let began = Instant::now();
-    let mut conn = agent.open(&Request::Exec(timed(&format!("sleep {token} & sleep 0.1; echo started"), 600)));
+    let mut conn =
+        agent.open(&Request::Exec(timed(&format!("sleep {token} & sleep 0.1; echo started"), 600)));
     let (process, pid) = conn.started();
     let run = conn.rest();
     assert!(began.elapsed() < Duration::from_millis(500), "{:?}", began.elapsed());
@@ -185,7 +185,7 @@ fn children_that_live_on_are_told_at_once_and_stay() {
     assert_eq!(alive(&token), [run.end.leftovers[0].pid]);
 
     // They count as no use, outlive the command's time, and can be found and ended.
-    assert_eq!(agent.status().busy, 0);
+    agent.assert_unused();
     std::thread::sleep(Duration::from_millis(800));
     assert_eq!(alive(&token).len(), 1);
     let known = agent.processes();
@@ -227,7 +227,7 @@ fn killing_or_stopping_the_supervisor_beats_no_deadline() {
         conn.started();
         assert_eq!(conn.next(), Event::Closed, "nobody can say how it ended");
         assert_none_left(&token, Duration::from_millis(1500).saturating_sub(began.elapsed()));
-        assert_eq!(agent.status().busy, 0);
+        agent.assert_unused();
     }
 }
 

@@ -51,10 +51,7 @@ fn a_command_gets_a_clean_process() {
                         grep -E '^(SigBlk|SigIgn)' /proc/self/status; readlink /proc/self/fd/0");
     // The fourth descriptor is the directory that `ls` reads.
     let quiet = "0000000000000000";
-    assert_eq!(
-        run.text(),
-        format!("/usr\n0022\n4\n500\nSigBlk:\t{quiet}\nSigIgn:\t{quiet}\n/dev/null\n")
-    );
+    assert_eq!(run.text(), format!("/usr\n0022\n4\n500\nSigBlk:\t{quiet}\nSigIgn:\t{quiet}\n/dev/null\n"));
     let run = agent.sh("exec cut -d' ' -f1,5,6 /proc/self/stat");
     let numbers: Vec<&str> = run.text().split_whitespace().collect();
     assert!(numbers.iter().all(|number| *number == numbers[0]), "own session and group: {numbers:?}");
@@ -161,14 +158,15 @@ fn many_commands_at_once() {
         }
     });
     assert!(began.elapsed() < Duration::from_secs(15), "one after the other");
-    let status = agent.status();
-    assert_eq!((status.busy, status.commands), (0, 64));
+    agent.assert_unused();
+    assert_eq!(agent.status().commands, 64);
 }
 
 #[test]
 fn signals_reach_the_commands_group() {
     let agent = Agent::start();
-    let mut conn = agent.open(&Request::Exec(sh("trap 'echo got; exit 3' USR1; echo up; while :; do sleep 0.05; done")));
+    let mut conn =
+        agent.open(&Request::Exec(sh("trap 'echo got; exit 3' USR1; echo up; while :; do sleep 0.05; done")));
     conn.started();
     conn.until("up");
     conn.order(Order::Signal(-5));

@@ -24,13 +24,15 @@ fn killing_everybody_inside_beats_no_deadline() {
     let Some(agent) = start() else { return };
     for signal in ["KILL", "STOP"] {
         let token = token();
-        let line = format!("setsid sleep {token} & sleep 0.1; kill -{signal} -1; setsid sleep {token} & sleep {token}");
+        let line = format!(
+            "setsid sleep {token} & sleep 0.1; kill -{signal} -1; setsid sleep {token} & sleep {token}"
+        );
         let mut conn = agent.open(&Request::Exec(ExecStart { timeout_millis: 1000, ..sh(&line) }));
         let _ = conn.started();
         assert_eq!(conn.next(), Event::Closed);
         assert_none_left(&token, Duration::from_secs(2));
         assert_eq!(agent.sh("echo alive").text(), "alive\n");
-        assert_eq!(agent.status().busy, 0);
+        agent.assert_unused();
     }
 }
 

@@ -1,5 +1,7 @@
 //! The agent as a host sees it: the built binary on a socket of its own.
 
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
+
 mod client;
 
 mod background;
@@ -7,5 +9,6 @@ mod ends;
 mod exec;
 mod init;
 mod life;
+mod speed;
 mod streams;
 mod terminal;

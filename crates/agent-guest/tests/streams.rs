@@ -117,7 +117,7 @@ fn a_stalled_host_costs_no_memory_and_stops_no_clock() {
     assert_none_left(&token, Duration::from_secs(3));
     assert!(field(pid, 0).is_none_or(|state| state == "Z"), "the deadline did not fire");
     // Whoever stays away does not keep the sandbox in use.
-    within(LONG, || (agent.status().busy == 0).then_some(()));
+    agent.assert_unused();
     let run = conn.rest();
     assert_eq!(run.end.ending, Ending::TimedOut);
     assert!(run.stdout.len() > 65_536 && run.stdout.len() < 8 << 20, "{}", run.stdout.len());
@@ -127,7 +127,8 @@ fn a_stalled_host_costs_no_memory_and_stops_no_clock() {
 #[test]
 fn much_output_arrives_whole_and_both_streams_share() {
     let agent = Agent::start();
-    let run = agent.sh("(head -c 30000000 /dev/zero | tr '\\0' e >&2) & head -c 30000000 /dev/zero | tr '\\0' o; wait");
+    let run = agent
+        .sh("(head -c 30000000 /dev/zero | tr '\\0' e >&2) & head -c 30000000 /dev/zero | tr '\\0' o; wait");
     assert_eq!((run.stdout.len(), run.stderr.len()), (30_000_000, 30_000_000));
     assert!(run.stdout.iter().all(|byte| *byte == b'o'));
     assert!(run.stderr.iter().all(|byte| *byte == b'e'));

@@ -25,8 +25,9 @@ fn a_terminal_has_a_size_and_is_the_controlling_one() {
 #[test]
 fn resizing_is_heard() {
     let agent = Agent::start();
-    let mut conn =
-        agent.open(&Request::Exec(on_terminal("trap 'stty size; exit 0' WINCH; echo up; while :; do sleep 0.05; done")));
+    let mut conn = agent.open(&Request::Exec(on_terminal(
+        "trap 'stty size; exit 0' WINCH; echo up; while :; do sleep 0.05; done",
+    )));
     conn.started();
     conn.until("up");
     conn.order(Order::Resize { rows: 40, columns: 132 });
@@ -80,7 +81,8 @@ fn an_interactive_shell_has_job_control() {
 fn a_terminals_end_is_the_end_although_somebody_lives_on() {
     let agent = Agent::start();
     let token = token();
-    let run = agent.run(on_terminal(&format!("nohup setsid sleep {token} & sleep 0.2; echo over")));
+    let run =
+        agent.run(on_terminal(&format!("nohup setsid sleep {token} >/dev/null 2>&1 & sleep 0.2; echo over")));
     assert!(run.text().ends_with("over\r\n"), "{:?}", run.text());
     assert_eq!(run.end.leftovers_total, 1);
     let number = agent.processes()[0].process;

@@ -54,23 +54,22 @@ impl Agent {
     pub fn with(options: Options) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("agent");
-        let listener = rustix::net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
+        let listener =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
         rustix::net::bind(&listener, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
         let (their_lifeline, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let (ready, their_ready) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-        let guest = env!("CARGO_BIN_EXE_moltis-guest");
+        let guest =
+            std::env::var("MOLTIS_GUEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_moltis-guest").to_owned());
         let mut command = if options.namespaces {
             let mut command = Command::new("unshare");
-            command.args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]).arg(guest);
+            command
+                .args(["--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"])
+                .arg(&guest);
             command
         } else {
-            Command::new(guest)
+            Command::new(&guest)
         };
         let given: Vec<RawFd> =
             [&listener, &their_lifeline, &their_ready].map(|fd: &OwnedFd| fd.as_raw_fd()).to_vec();
@@ -162,6 +161,11 @@ impl Agent {
     /// Closes the lifeline.
     pub fn let_go(&mut self) {
         self.lifeline = None;
+    }
+
+    /// Waits until nothing counts as use: a command's process ends a moment after its connection.
+    pub fn assert_unused(&self) {
+        within(LONG, || (self.status().busy == 0).then_some(()));
     }
 
     pub fn kill(&self) {
