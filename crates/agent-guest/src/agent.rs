@@ -27,6 +27,7 @@ use crate::peer::{self, PeerRule};
 use crate::pending::{Arrival, Pending, Refusal};
 use crate::process::{self, Job};
 use crate::registry::{self, Operation, Registry};
+use crate::rlimits::CommandLimits;
 use crate::serve::ServeConfig;
 use crate::{files, forward, poll, startup};
 
@@ -64,6 +65,7 @@ pub struct Agent {
     signals: OwnedFd,
     idle: Option<Duration>,
     cwd: Vec<u8>,
+    limits: CommandLimits,
     peers: PeerRule,
     began: Instant,
     commands: u64,
@@ -105,6 +107,7 @@ impl Agent {
             signals,
             idle: config.idle,
             cwd: config.cwd,
+            limits: config.limits,
             peers: config.peers,
             began: now,
             commands: 0,
@@ -123,7 +126,10 @@ impl Agent {
         loop {
             let timeout = self.next_time().map(|time| {
                 let millis = poll::millis(time.saturating_duration_since(Instant::now()));
-                rustix::event::Timespec { tv_sec: i64::from(millis / 1000), tv_nsec: i64::from(millis % 1000) * 1_000_000 }
+                rustix::event::Timespec {
+                    tv_sec: i64::from(millis / 1000),
+                    tv_nsec: i64::from(millis % 1000) * 1_000_000,
+                }
             });
             events.clear();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
@@ -163,8 +169,12 @@ impl Agent {
 
     fn keep_time(&mut self, quiet: bool) {
         let now = Instant::now();
-        let impatient: Vec<u64> =
-            self.pending.iter().filter(|(_, pending)| pending.until() <= now).map(|(number, _)| *number).collect();
+        let impatient: Vec<u64> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.until() <= now)
+            .map(|(number, _)| *number)
+            .collect();
         for number in impatient {
             self.drop_pending(number);
         }
@@ -410,8 +420,8 @@ impl Agent {
             Ok(None) => {
                 // SAFETY: the descriptor was kept open for this process, whose copy of the agent is never dropped.
                 let signals = unsafe { OwnedFd::from_raw_fd(self.signals.as_raw_fd()) };
-                let cwd = std::mem::take(&mut self.cwd);
-                process::run(Job { process: number, start, cwd, conn, control: theirs, signals });
+                let (cwd, limits) = (std::mem::take(&mut self.cwd), std::mem::take(&mut self.limits));
+                process::run(Job { process: number, start, cwd, limits, conn, control: theirs, signals });
                 exit()
             }
         }

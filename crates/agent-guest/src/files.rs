@@ -14,6 +14,7 @@ mod object;
 mod path;
 mod read;
 mod remove;
+pub mod roots;
 mod tar;
 mod upload;
 mod walk;

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::confine;
+use crate::rlimits::CommandLimits;
 use crate::serve::{self, PeerRule, ServeConfig};
 use crate::startup;
 use host::{Handover, Host};
@@ -111,6 +112,8 @@ fn serve_by(host: &Host, plan: Plan, listener: OwnedFd, lifeline: Option<OwnedFd
         cwd: plan.agent.directory.into_vec(),
         peers: PeerRule { owner: plan.agent.owner_uid, outside: true },
         oom_score_adj: plan.oom_score_adj,
+        limits: CommandLimits::default(),
+        roots: None,
     })
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! moltis-guest launch …
 //! moltis-guest serve --listener FD [--lifeline FD] [--idle MILLIS] [--ready FD] [--cwd DIR] [--owner UID]
+//!                    [--rlimit NAME=VALUE]… [--pids COUNT] [--cpu-quota CORES] [--root ro:DIR | rw:DIR]…
 //! moltis-guest uplink UID GID PROGRAM ARGUMENT…
 //! ```
 
@@ -23,6 +24,7 @@ mod process;
 mod pty;
 mod registry;
 mod ring;
+mod rlimits;
 mod serve;
 mod spawn;
 mod startup;

@@ -18,6 +18,7 @@ use crate::failure::{invalid, kernel, not_found};
 use crate::input::{Fed, Input};
 use crate::poll::{PEER_CLOSED, PollSet, READ, Slot, WRITE};
 use crate::pty;
+use crate::rlimits::{CommandLimits, Rlimit};
 use crate::spawn::{Command, Stdio};
 use crate::startup;
 use crate::stream::{Incoming, Outbox, read_onto};
@@ -53,6 +54,8 @@ pub struct Job {
     pub start: ExecStart,
     /// Directory of a command that names none.
     pub cwd: Vec<u8>,
+    /// What bounds it.
+    pub limits: CommandLimits,
     /// The host that wants it.
     pub conn: OwnedFd,
     /// The way to PID 1.
@@ -67,7 +70,8 @@ pub fn run(job: Job) {
     let timeout = Some(job.start.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
     let mut outbox = Outbox::default();
     outbox.push(&hello::hello());
-    let running = match launch(job.start, &job.cwd) {
+    let limits = job.limits.of(job.start.timeout_millis);
+    let running = match launch(job.start, &job.cwd, &limits) {
         Ok(running) => running,
         Err(failure) => {
             outbox.reply(&Reply::Failed(failure));
@@ -139,7 +143,7 @@ impl Stream {
     }
 }
 
-fn launch(start: ExecStart, cwd: &[u8]) -> Result<Running, Failure> {
+fn launch(start: ExecStart, cwd: &[u8], limits: &[Rlimit]) -> Result<Running, Failure> {
     rustix::process::set_child_subreaper(Some(Pid::INIT))
         .map_err(|errno| kernel("the supervisor could not become a subreaper", errno))?;
     let began = Instant::now();
@@ -149,8 +153,8 @@ fn launch(start: ExecStart, cwd: &[u8]) -> Result<Running, Failure> {
         let (master, slave) = pty::open(rows, columns).map_err(broken)?;
         let keyboard = rustix::io::fcntl_dupfd_cloexec(&master, 3).map_err(broken)?;
         let slave = slave.as_fd();
-        let main =
-            command.start(&Stdio { input: Some(slave), output: slave, error: slave, terminal: true })?;
+        let stdio = Stdio { input: Some(slave), output: slave, error: slave, terminal: true };
+        let main = command.start(&stdio, limits)?;
         let streams = [Stream::new(master), Stream::default()];
         return Ok(Running { main, began, streams, input: Input::Terminal(keyboard) });
     }
@@ -171,7 +175,7 @@ fn launch(start: ExecStart, cwd: &[u8]) -> Result<Running, Failure> {
         error: error.as_fd(),
         terminal: false,
     };
-    let main = command.start(&stdio)?;
+    let main = command.start(&stdio, limits)?;
     Ok(Running { main, began, streams: [Stream::new(stdout), Stream::new(stderr)], input })
 }
 
@@ -431,7 +435,8 @@ impl Supervisor {
         self.stage = Stage::Draining;
         // A pipe held no more than this when the command ended; what leftovers write from now on is not waited for.
         self.quota = [PIPE_BYTES; 2];
-        let (leftovers, leftovers_total) = if self.is_ended() { (Vec::new(), 0) } else { descent::leftovers() };
+        let (leftovers, leftovers_total) =
+            if self.is_ended() { (Vec::new(), 0) } else { descent::leftovers() };
         self.exited = Some(Exited {
             left: self.left.unwrap_or(Left::Signal(libc::SIGKILL)),
             ending: self.ending,
@@ -663,7 +668,10 @@ impl Supervisor {
     fn serve(&mut self, request: &Request, conn: OwnedFd) {
         match *request {
             Request::Attach { .. } if self.rings.is_none() => {
-                answer(&conn, &Reply::Failed(not_found(format!("{} is no background command", self.process))));
+                answer(
+                    &conn,
+                    &Reply::Failed(not_found(format!("{} is no background command", self.process))),
+                );
             }
             Request::Attach { .. } if self.watchers.len() >= MAX_WATCHERS => {
                 answer(&conn, &Reply::Failed(kernel("too many watch this command", Errno::AGAIN)));

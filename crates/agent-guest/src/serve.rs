@@ -7,7 +7,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
 use crate::agent::Agent;
+use crate::files::roots::{self, Root};
 pub use crate::peer::PeerRule;
+use crate::rlimits::CommandLimits;
 use crate::startup;
 
 /// How to serve one sandbox.
@@ -27,6 +29,10 @@ pub struct ServeConfig {
     pub peers: PeerRule,
     /// OOM score adjustment of the agent and of everything it starts; a higher one that it has already is kept.
     pub oom_score_adj: i32,
+    /// Limits of every command.
+    pub limits: CommandLimits,
+    /// The only folders that file operations may reach; absent: all that the agent may.
+    pub roots: Option<Vec<Root>>,
 }
 
 /// OOM score adjustment where nothing else is asked: commands go before anything of the host.
@@ -44,6 +50,8 @@ impl ServeConfig {
         let mut ready = None;
         let mut cwd = b"/".to_vec();
         let mut owner = rustix::process::getuid().as_raw();
+        let mut limits = CommandLimits::default();
+        let mut roots = None;
         let mut args = args.iter();
         while let Some(name) = args.next() {
             let value = args.next().ok_or_else(|| format!("{} needs a value", name.display()))?;
@@ -54,6 +62,12 @@ impl ServeConfig {
                 b"--idle" => idle = Some(number::<u64>(name, value)?),
                 b"--cwd" => cwd = value.clone().into_vec(),
                 b"--owner" => owner = number(name, value)?,
+                b"--root" => {
+                    let root = Root::parse(value.as_bytes())
+                        .ok_or_else(|| format!("--root has no such value: {}", value.display()))?;
+                    roots.get_or_insert_with(Vec::new).push(root);
+                }
+                _ if limits.argument(name, value)? => {}
                 _ => return Err(format!("unknown argument {}", name.display())),
             }
         }
@@ -68,6 +82,8 @@ impl ServeConfig {
             cwd,
             peers: PeerRule { owner, outside: false },
             oom_score_adj: OOM_SCORE_ADJ,
+            limits,
+            roots,
         })
     }
 }
@@ -114,5 +130,8 @@ fn begin(config: ServeConfig) -> io::Result<Agent> {
         rustix::process::set_child_subreaper(Some(rustix::process::Pid::INIT))?;
     }
     rustix::process::chdir("/")?;
+    if let Some(folders) = &config.roots {
+        roots::confine(folders.clone());
+    }
     Agent::new(config)
 }

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::failure::{invalid, kernel};
+use crate::rlimits::{self, Rlimit};
 
 /// Where programs are looked for when the environment has no `PATH`.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -57,7 +58,8 @@ impl Command {
         }
         let env = environment(start.env)?;
         let searched = !name.contains(&b'/');
-        let programs = if searched { search(&name, &env) } else { vec![terminated(name, "the program's name")?] };
+        let programs =
+            if searched { search(&name, &env) } else { vec![terminated(name, "the program's name")?] };
         let argv = start.argv.into_iter().map(|arg| terminated(arg.into_vec(), "an argument"));
         Ok(Self {
             argv: argv.collect::<Result<_, _>>()?,
@@ -68,14 +70,14 @@ impl Command {
         })
     }
 
-    /// Starts it. When this returns, the program runs.
+    /// Starts it within `limits`. When this returns, the program runs.
     ///
     /// # Errors
     /// Nothing has run then.
-    pub fn start(&self, stdio: &Stdio<'_>) -> Result<Pid, Failure> {
+    pub fn start(&self, stdio: &Stdio<'_>, limits: &[Rlimit]) -> Result<Pid, Failure> {
         let programs: Vec<&CStr> = self.programs.iter().map(CString::as_c_str).collect();
         let argv: Vec<&CStr> = self.argv.iter().map(CString::as_c_str).collect();
-        let stopped = match self.attempt(&programs, &argv, stdio)? {
+        let stopped = match self.attempt(&programs, &argv, stdio, limits)? {
             Ok(pid) => return Ok(pid),
             Err(stopped) => stopped,
         };
@@ -86,7 +88,7 @@ impl Command {
             let shell = [c"/bin/sh"];
             let argv: Vec<&CStr> =
                 [c"/bin/sh", script.as_c_str()].into_iter().chain(argv.into_iter().skip(1)).collect();
-            return self.attempt(&shell, &argv, stdio)?.map_err(|stopped| self.explain(&stopped));
+            return self.attempt(&shell, &argv, stdio, limits)?.map_err(|stopped| self.explain(&stopped));
         }
         Err(self.explain(&stopped))
     }
@@ -96,6 +98,7 @@ impl Command {
         programs: &[&CStr],
         argv: &[&CStr],
         stdio: &Stdio<'_>,
+        limits: &[Rlimit],
     ) -> Result<Result<Pid, Stopped>, Failure> {
         let argv = pointers(argv.iter().copied());
         let env = pointers(self.env.iter().map(CString::as_c_str));
@@ -111,6 +114,8 @@ impl Command {
                 stdio.error.as_raw_fd(),
             ],
             terminal: stdio.terminal,
+            limits: limits.as_ptr(),
+            limit_count: limits.len(),
             stopped: Stopped { stage: Stage::Ran, errno: 0, program: 0 },
         };
         let mut stack = Vec::<u128>::with_capacity(STACK_BYTES / size_of::<u128>());
@@ -140,11 +145,16 @@ impl Command {
 
     fn explain(&self, stopped: &Stopped) -> Failure {
         let errno = Errno::from_raw_os_error(stopped.errno);
-        let failure =
-            |code, message: String| Failure { code, message, errno: Some(errno.raw_os_error()) };
+        let failure = |code, message: String| Failure { code, message, errno: Some(errno.raw_os_error()) };
         if matches!(stopped.stage, Stage::Cwd) {
             let cwd = shown(self.cwd.as_bytes());
-            return failure(FailureCode::Cwd, format!("the working directory {cwd} cannot be entered: {errno}"));
+            return failure(
+                FailureCode::Cwd,
+                format!("the working directory {cwd} cannot be entered: {errno}"),
+            );
+        }
+        if matches!(stopped.stage, Stage::Limits) {
+            return kernel("the command's resource limits could not be set", errno);
         }
         if matches!(stopped.stage, Stage::Stdio) {
             return kernel("the command's standard streams could not be set up", errno);
@@ -190,6 +200,7 @@ enum Stage {
     Ran,
     Stdio,
     Cwd,
+    Limits,
     Exec,
 }
 
@@ -201,6 +212,8 @@ struct Plan {
     cwd: *const c_char,
     stdio: [c_int; 3],
     terminal: bool,
+    limits: *const Rlimit,
+    limit_count: usize,
     stopped: Stopped,
 }
 
@@ -235,6 +248,11 @@ unsafe fn become_command(plan: &Plan) -> Result<std::convert::Infallible, Stoppe
         }
         if libc::chdir(plan.cwd) < 0 {
             return Err(stopped(Stage::Cwd));
+        }
+        for index in 0..plan.limit_count {
+            if rlimits::set(&*plan.limits.add(index)) < 0 {
+                return Err(stopped(Stage::Limits));
+            }
         }
         let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         libc::sigemptyset(none.as_mut_ptr());
