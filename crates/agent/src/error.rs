@@ -124,11 +124,17 @@ impl From<Error> for SandboxError {
 fn judge(subject: Subject, failure: Failure) -> SandboxError {
     const EXDEV: i32 = 18;
     let Failure { code, message, errno } = failure;
+    let words = errno.map(kernel_words);
+    // Some messages end with what the kernel said, which is shown as the cause.
+    let message = match words.as_deref().and_then(|words| message.strip_suffix(words)?.strip_suffix(": ")) {
+        Some(short) => short.to_owned(),
+        None => message,
+    };
     let message = bounded(message, MAX_MESSAGE);
     let say = |code: &'static str| {
         let diagnosis = Diagnosis::new(code, message.clone());
-        match errno {
-            Some(number) => diagnosis.cause(kernel_words(number)),
+        match &words {
+            Some(words) => diagnosis.cause(words),
             None => diagnosis,
         }
     };
@@ -235,6 +241,15 @@ mod tests {
             let error = failed(subject, code, errno);
             assert_eq!((error.kind(), error.code()), (kind, stable));
         }
+    }
+
+    #[test]
+    fn the_kernels_words_are_said_once() {
+        let message = "`x` cannot be run: No such file or directory (os error 2)".to_owned();
+        let failure = Failure { code: FailureCode::ProgramMissing, message, errno: Some(2) };
+        let error: SandboxError = Error::Failed(Subject::Command, failure).into();
+        assert_eq!(error.to_string(), "`x` cannot be run: No such file or directory (os error 2)");
+        assert_eq!(error.diagnosis().message, "`x` cannot be run");
     }
 
     #[test]
