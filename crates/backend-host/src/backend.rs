@@ -1,0 +1,487 @@
+//! The two backends, which differ in what they take away from a command: environment and rlimits, or nothing.
+
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use async_trait::async_trait;
+use moltis_agent::{AgentSandbox, Place, UnixTransport};
+use moltis_sandbox::{
+    Backend, BackendName, Detection, Lifetime, MountMode, Sandbox, SandboxId, SandboxRecord, SandboxSpec,
+    Usable,
+};
+use rustix::pipe::PipeFlags;
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::OnceCell;
+
+use crate::closer::{ANSWER, Held, HostCloser, end};
+use crate::error::{Error, Result, blocking};
+use crate::folder::{self, RunFolder, SOCKET};
+use crate::program::Program;
+use crate::record::{Identity, Record};
+use crate::roots::Root;
+use crate::{environment, guarantees, process, rlimits, scratch};
+
+/// How long an agent may take until it listens.
+const START: Duration = Duration::from_secs(10);
+
+/// Where Moltis keeps its own things.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// The directory of the configuration file, which is no workspace.
+    pub config_dir: PathBuf,
+}
+
+/// `restricted-host`: a cleared environment and rlimits, no isolation.
+pub struct RestrictedHostBackend(Host);
+
+/// `none`: straight on the host.
+pub struct NoneBackend(Host);
+
+impl RestrictedHostBackend {
+    /// Over this data directory.
+    pub fn new(config: Config) -> Self {
+        Self(Host::new(BackendName::RestrictedHost, config))
+    }
+
+    /// Removes the scratch folder of a session that is given up for good. Its sandbox has been closed or removed.
+    ///
+    /// # Errors
+    /// `Unavailable` when something in it cannot be removed.
+    pub async fn purge(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
+        Ok(self.0.purge(id).await?)
+    }
+}
+
+impl NoneBackend {
+    /// Over this data directory.
+    pub fn new(config: Config) -> Self {
+        Self(Host::new(BackendName::None, config))
+    }
+
+    /// Removes the scratch folder of a session that is given up for good. Its sandbox has been closed or removed.
+    ///
+    /// # Errors
+    /// `Unavailable` when something in it cannot be removed.
+    pub async fn purge(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
+        Ok(self.0.purge(id).await?)
+    }
+}
+
+#[async_trait]
+impl Backend for RestrictedHostBackend {
+    fn name(&self) -> BackendName {
+        BackendName::RestrictedHost
+    }
+
+    async fn detect(&self) -> Detection {
+        let shell = blocking(find_shell).await;
+        if let Err(error) = self.0.program().await.and(shell) {
+            return unusable(error);
+        }
+        let root = rustix::process::geteuid().is_root();
+        let mut notes = vec!["commands run as this user, on the host's own files and network".to_owned()];
+        if root {
+            notes.push("this user is root: commands may do anything to this machine".to_owned());
+        }
+        usable(guarantees::restricted(root), notes)
+    }
+
+    async fn open(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Arc<dyn Sandbox>> {
+        Ok(self.0.open(spec).await?)
+    }
+
+    async fn list(&self) -> moltis_sandbox::Result<Vec<SandboxRecord>> {
+        Ok(self.0.list().await?)
+    }
+
+    async fn remove(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
+        Ok(self.0.remove(id).await?)
+    }
+}
+
+#[async_trait]
+impl Backend for NoneBackend {
+    fn name(&self) -> BackendName {
+        BackendName::None
+    }
+
+    async fn detect(&self) -> Detection {
+        if let Err(error) = self.0.program().await {
+            return unusable(error);
+        }
+        let mut notes = vec!["no sandbox: commands may do whatever this user may".to_owned()];
+        if blocking(find_shell).await.is_err() {
+            notes.push(
+                "there is no POSIX shell here: only programs with their arguments can be run".to_owned(),
+            );
+        }
+        usable(guarantees::none(), notes)
+    }
+
+    async fn open(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Arc<dyn Sandbox>> {
+        Ok(self.0.open(spec).await?)
+    }
+
+    async fn list(&self) -> moltis_sandbox::Result<Vec<SandboxRecord>> {
+        Ok(self.0.list().await?)
+    }
+
+    async fn remove(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
+        Ok(self.0.remove(id).await?)
+    }
+}
+
+fn usable(guarantees: moltis_sandbox::Guarantees, notes: Vec<String>) -> Detection {
+    let version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
+    Detection::Usable(Box::new(Usable { version, guarantees, notes }))
+}
+
+fn unusable(error: Error) -> Detection {
+    Detection::Unusable(moltis_sandbox::Error::from(error).diagnosis().clone())
+}
+
+/// A POSIX shell that runs. Blocks for about a millisecond.
+fn find_shell() -> Result<PathBuf> {
+    let places = ["/bin"].into_iter().chain(environment::PATH.split(':')).map(PathBuf::from);
+    let further = std::env::var_os("PATH").unwrap_or_default();
+    places
+        .chain(std::env::split_paths(&further))
+        .map(|place| place.join("sh"))
+        .filter(|shell| shell.is_absolute())
+        .find(|shell| runs(shell))
+        .ok_or(Error::NoShell)
+}
+
+fn runs(shell: &Path) -> bool {
+    let mut command = Command::new(shell);
+    command.args(["-c", "exit 7"]).env_clear();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.code() == Some(7))
+}
+
+/// What the two have in common.
+struct Host {
+    name: BackendName,
+    config: Config,
+    program: OnceCell<Program>,
+    shell: OnceCell<PathBuf>,
+}
+
+/// A sandbox as its spec wants it.
+struct Plan {
+    id: SandboxId,
+    fingerprint: String,
+    ephemeral: bool,
+    /// 0 for never.
+    idle_millis: u64,
+    roots: Vec<Root>,
+    limits: Vec<OsString>,
+    cwd: PathBuf,
+    place: Place,
+}
+
+impl Plan {
+    /// The agent's arguments that bound commands and file tools.
+    fn bounds(&self) -> impl Iterator<Item = OsString> {
+        self.limits.iter().cloned().chain(self.roots.iter().flat_map(Root::arguments))
+    }
+
+    /// The same as one line, by which two plans are told apart where their fingerprints are equal.
+    fn told(&self) -> String {
+        format!("{:?}", self.bounds().collect::<Vec<_>>())
+    }
+}
+
+impl Host {
+    fn new(name: BackendName, config: Config) -> Self {
+        Self { name, config, program: OnceCell::new(), shell: OnceCell::new() }
+    }
+
+    async fn program(&self) -> Result<&Program> {
+        self.program.get_or_try_init(|| Program::find(&self.config.data_dir)).await
+    }
+
+    /// The shell; without one, what its absence is noticed by when a command line is run.
+    async fn shell(&self) -> Result<&PathBuf> {
+        let name = self.name;
+        let find = move || match find_shell() {
+            Err(_) if name == BackendName::None => Ok(PathBuf::from("/bin/sh")),
+            other => other,
+        };
+        self.shell.get_or_try_init(|| blocking(find)).await
+    }
+
+    async fn open(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let shell = self.shell().await?.clone();
+        let (config, name, spec) = (self.config.clone(), self.name, spec.clone());
+        let id = spec.id();
+        // Judged before anything is made.
+        let judged = {
+            let (config, spec) = (config.clone(), spec.clone());
+            blocking(move || judge(&config, &spec)).await?
+        };
+        let folder = RunFolder::make(&config.data_dir, &id).await?;
+        let (plan, found) = {
+            let data_dir = config.data_dir.clone();
+            let record = folder.record();
+            blocking(move || {
+                let plan = plan(name, &data_dir, &spec, judged, shell)?;
+                Ok((plan, record.and_then(|record| Some((record.process.find()?, record)))))
+            })
+            .await?
+        };
+        if let Some((agent, record)) = found {
+            let held = Held { data_dir: config.data_dir.clone(), id: id.clone(), record, agent };
+            if let Some(sandbox) = self.adopt(&plan, &held, &folder).await? {
+                return Ok(sandbox);
+            }
+            held.end(&folder).await?;
+        } else {
+            end_unrecorded(&folder, &id).await?;
+        }
+        self.start(plan, folder).await
+    }
+
+    /// The sandbox that runs already, if it is what the plan wants and answers.
+    async fn adopt(&self, plan: &Plan, held: &Held, folder: &RunFolder) -> Result<Option<Arc<dyn Sandbox>>> {
+        let record = &held.record;
+        let same = record.backend == self.name
+            && record.fingerprint == plan.fingerprint
+            && record.told == plan.told()
+            && record.ephemeral == plan.ephemeral;
+        if !same {
+            return Ok(None);
+        }
+        let Ok(transport) = UnixTransport::open(folder.directory(), SOCKET, held.agent.pid()) else {
+            return Ok(None);
+        };
+        if moltis_agent::sandbox::status(&transport, ANSWER).await.is_err() {
+            return Ok(None);
+        }
+        let mut held = held.clone();
+        if record.idle_millis != plan.idle_millis {
+            if moltis_agent::sandbox::configure(&transport, plan.idle_millis, ANSWER).await.is_err() {
+                return Ok(None);
+            }
+            held.record.idle_millis = plan.idle_millis;
+            folder.write(&held.record)?;
+        }
+        let closer = Box::new(HostCloser::new(held, None));
+        let sandbox =
+            AgentSandbox::new(plan.id.clone(), false, plan.place.clone(), Arc::new(transport), closer);
+        Ok(Some(Arc::new(sandbox)))
+    }
+
+    async fn start(&self, plan: Plan, folder: RunFolder) -> Result<Arc<dyn Sandbox>> {
+        let program = self.program().await?;
+        match self.launch(&plan, &folder, program).await {
+            Ok(sandbox) => Ok(sandbox),
+            Err(error) => {
+                let data_dir = self.config.data_dir.clone();
+                let _ = blocking(move || {
+                    if plan.ephemeral {
+                        scratch::remove(&data_dir, &plan.id)?;
+                    }
+                    folder.clear();
+                    Ok(())
+                })
+                .await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn launch(&self, plan: &Plan, folder: &RunFolder, program: &Program) -> Result<Arc<dyn Sandbox>> {
+        let out_of = |e: std::io::Error| Error::Start(e.to_string());
+        let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|e| out_of(e.into()));
+        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| out_of(e.into()));
+        let listener = high(folder.bind()?)?;
+        let (ready, writer) = pipe()?;
+        let writer = high(writer)?;
+        let (lifeline, ours) = match plan.ephemeral {
+            true => {
+                let (reader, writer) = pipe()?;
+                (Some(high(reader)?), Some(writer))
+            }
+            false => (None, None),
+        };
+        let mut arguments: Vec<OsString> = vec!["serve".into()];
+        let mut say = |name: &str, value: OsString| arguments.extend([name.into(), value]);
+        let number = |fd: &OwnedFd| OsString::from(fd.as_raw_fd().to_string());
+        say("--listener", number(&listener));
+        say("--ready", number(&writer));
+        if let Some(lifeline) = &lifeline {
+            say("--lifeline", number(lifeline));
+        }
+        say("--idle", plan.idle_millis.to_string().into());
+        say("--cwd", plan.cwd.clone().into());
+        arguments.extend(plan.bounds());
+
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![listener.as_fd(), writer.as_fd()];
+        descriptors.extend(lifeline.as_ref().map(AsFd::as_fd));
+        let arguments = arguments.into_iter().map(|word| CString::new(word.into_vec()));
+        let arguments = arguments.collect::<Result<Vec<_>, _>>().map_err(|e| Error::Start(e.to_string()))?;
+        let agent = process::spawn(program.path(), &arguments, &descriptors).map_err(out_of)?;
+        drop((listener, writer, lifeline));
+
+        match self.greet(plan, folder, &agent, ready).await {
+            Ok((record, transport)) => {
+                let held =
+                    Held { data_dir: self.config.data_dir.clone(), id: plan.id.clone(), record, agent };
+                held.clone().watch();
+                let closer = Box::new(HostCloser::new(held, ours));
+                let sandbox =
+                    AgentSandbox::new(plan.id.clone(), true, plan.place.clone(), Arc::new(transport), closer);
+                Ok(Arc::new(sandbox))
+            }
+            Err(error) => {
+                agent.kill();
+                let _ = end(&agent, &plan.id).await;
+                agent.reap();
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until the agent listens and writes down who it is.
+    async fn greet(
+        &self,
+        plan: &Plan,
+        folder: &RunFolder,
+        agent: &process::Agent,
+        ready: OwnedFd,
+    ) -> Result<(Record, UnixTransport)> {
+        let broken = |e: std::io::Error| Error::Start(e.to_string());
+        let mut record = Record::new(self.name, Identity::of(agent.pid()).map_err(broken)?);
+        record.fingerprint.clone_from(&plan.fingerprint);
+        record.told = plan.told();
+        record.ephemeral = plan.ephemeral;
+        record.idle_millis = plan.idle_millis;
+        record.created_secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        // Before it listens: whoever finds the socket finds the record.
+        folder.write(&record)?;
+        let mut ready = Receiver::from_owned_fd(ready).map_err(broken)?;
+        match tokio::time::timeout(START, ready.read_u8()).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return Err(Error::Start("it ended before it listened".to_owned())),
+            Err(_) => return Err(Error::Start(format!("it did not listen within {} s", START.as_secs()))),
+        }
+        let transport = UnixTransport::open(folder.directory(), SOCKET, agent.pid())?;
+        Ok((record, transport))
+    }
+
+    async fn purge(&self, id: &SandboxId) -> Result<()> {
+        let (data_dir, id) = (self.config.data_dir.clone(), id.clone());
+        blocking(move || scratch::remove(&data_dir, &id)).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxRecord>> {
+        let (data_dir, name) = (self.config.data_dir.clone(), self.name);
+        blocking(move || {
+            let records =
+                folder::records(&data_dir)?.into_iter().filter(|(_, record)| record.backend == name);
+            Ok(records
+                .map(|(id, record)| SandboxRecord {
+                    id,
+                    running: record.process.find().is_some(),
+                    fingerprint: record.fingerprint,
+                    created_secs: record.created_secs,
+                })
+                .collect())
+        })
+        .await
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<()> {
+        let Some(folder) = RunFolder::find(&self.config.data_dir, id).await? else { return Ok(()) };
+        match folder.record() {
+            Some(record) if record.backend != self.name => return Ok(()),
+            Some(record) => {
+                if let Some(agent) = record.process.find() {
+                    let data_dir = self.config.data_dir.clone();
+                    let held = Held { data_dir, id: id.clone(), record: record.clone(), agent };
+                    held.end(&folder).await?;
+                }
+                if record.ephemeral {
+                    let (data_dir, id) = (self.config.data_dir.clone(), id.clone());
+                    blocking(move || scratch::remove(&data_dir, &id)).await?;
+                }
+            }
+            None => end_unrecorded(&folder, id).await?,
+        }
+        folder.clear();
+        Ok(())
+    }
+}
+
+/// Ends an agent that listens here though nothing is written down of it: its opener died in between.
+async fn end_unrecorded(folder: &RunFolder, id: &SandboxId) -> Result<()> {
+    let Some(pid) = folder.listener() else { return Ok(()) };
+    let Some(agent) = Identity::of(pid).ok().and_then(|identity| identity.find()) else { return Ok(()) };
+    let transport = UnixTransport::open(folder.directory(), SOCKET, pid)?;
+    let _ = moltis_agent::sandbox::shutdown(&transport, ANSWER).await;
+    end(&agent, id).await
+}
+
+/// What file tools may reach besides the scratch folder: the workspace and managed files.
+fn judge(config: &Config, spec: &SandboxSpec) -> Result<Judged> {
+    let closed = [config.data_dir.as_path(), config.config_dir.as_path()];
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let workspace = match &spec.workspace {
+        Some(workspace) => Some(Root::workspace(&workspace.value, &closed, home.as_deref())?),
+        None => None,
+    };
+    let files = match &spec.managed_files {
+        Some(files) => Some(Root::ours(&files.source, files.mode)?),
+        None => None,
+    };
+    Ok(Judged { workspace, files })
+}
+
+struct Judged {
+    workspace: Option<Root>,
+    files: Option<Root>,
+}
+
+fn plan(
+    name: BackendName,
+    data_dir: &Path,
+    spec: &SandboxSpec,
+    judged: Judged,
+    shell: PathBuf,
+) -> Result<Plan> {
+    let id = spec.id();
+    let scratch = Root::ours(&scratch::make(data_dir, &id)?, MountMode::Rw)?;
+    let Judged { workspace, files } = judged;
+    let cwd = workspace.as_ref().unwrap_or(&scratch).path.clone();
+    let told_of = files.as_ref().map(|files| files.path.as_path());
+    let (env, limits) = match name {
+        BackendName::None => (environment::inherited(std::env::vars_os(), told_of), Vec::new()),
+        _ => (environment::restricted(told_of), rlimits::arguments(&spec.limits)),
+    };
+    Ok(Plan {
+        fingerprint: spec.fingerprint(),
+        ephemeral: spec.lifetime == Lifetime::Ephemeral,
+        idle_millis: match spec.lifetime {
+            Lifetime::Ephemeral => 0,
+            Lifetime::Idle(time) => u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1),
+        },
+        place: Place {
+            env,
+            cwd: moltis_sandbox::GuestPath::new(cwd.as_os_str().as_bytes()),
+            shell: shell.into(),
+        },
+        roots: [Some(scratch), workspace, files].into_iter().flatten().collect(),
+        id,
+        limits,
+        cwd,
+    })
+}

@@ -1,0 +1,94 @@
+//! What can go wrong on the host, and which of the four kinds of failure each is.
+
+use std::io;
+use std::path::PathBuf;
+
+use moltis_sandbox::{Diagnosis, Error as SandboxError, SandboxId};
+
+/// Result of what this crate does.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a sandbox on the host could not be opened or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The agent's program cannot be executed, neither from memory nor from the data directory.
+    #[error("the agent's program cannot be run")]
+    Program(#[source] io::Error),
+    /// There is no shell.
+    #[error("there is no POSIX shell here")]
+    NoShell,
+    /// The agent could not be started, or did not say that it listens.
+    #[error("the agent did not start: {0}")]
+    Start(String),
+    /// A folder of ours cannot be made or used.
+    #[error("{} cannot be used", .0.display())]
+    Folder(PathBuf, #[source] io::Error),
+    /// A folder of ours belongs to somebody else.
+    #[error("{} belongs to another user", .0.display())]
+    Foreign(PathBuf),
+    /// Another process has been opening or closing the same sandbox for too long.
+    #[error("another process is busy with the sandbox {0}")]
+    Locked(SandboxId),
+    /// The sandbox could not be ended.
+    #[error("processes of the sandbox {0} are still there")]
+    NotEnded(SandboxId),
+    /// The workspace is not there.
+    #[error("the workspace {} cannot be opened", .0.display())]
+    WorkspaceMissing(PathBuf, #[source] io::Error),
+    /// The workspace is something else than a directory, or not named by an absolute path.
+    #[error("the workspace {} is not a directory with an absolute path", .0.display())]
+    WorkspaceKind(PathBuf),
+    /// The workspace is a folder that must not be one.
+    #[error("the workspace {} {}", .0.display(), .1)]
+    WorkspaceRefused(PathBuf, String),
+    /// Work that blocks could not be done, since the runtime is shutting down.
+    #[error("the runtime is shutting down")]
+    ShuttingDown,
+    /// The agent's own answer.
+    #[error(transparent)]
+    Agent(#[from] moltis_agent::Error),
+}
+
+impl From<Error> for SandboxError {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        let say = |code| Diagnosis::new(code, message);
+        match error {
+            Error::Program(cause) => Self::Unavailable(say("agent-not-runnable").cause(cause).fix(
+                "let programs be run from the data directory (no `noexec`), or set `vm.memfd_noexec` below 2",
+            )),
+            Error::NoShell => {
+                Self::Unavailable(say("shell-missing").fix("install a shell at /bin/sh, or use backend `none`"))
+            }
+            Error::Start(_) => Self::Unavailable(
+                say("agent-start").fix("see whether the user may start more processes (`ulimit -u`)"),
+            ),
+            Error::Folder(_, cause) => Self::Unavailable(say("data-dir").cause(cause).fix(
+                "make sure that the data directory is writable, has room, and is on a file system with sockets",
+            )),
+            Error::Foreign(path) => Self::Refused(
+                say("data-dir-foreign").fix(format!("remove {}, or use another data directory", path.display())),
+            ),
+            Error::Locked(_) => Self::Unavailable(say("sandbox-locked").fix("try again")),
+            Error::NotEnded(_) => Self::Unavailable(
+                say("sandbox-not-ended").fix("look for processes that the kernel holds (state D in `ps`)"),
+            ),
+            Error::WorkspaceMissing(_, cause) => {
+                Self::Invalid(say("workspace-missing").cause(cause).fix("name a directory that exists"))
+            }
+            Error::WorkspaceKind(_) => Self::Invalid(say("workspace-kind").fix("name a directory")),
+            Error::WorkspaceRefused(..) => {
+                Self::Refused(say("workspace-refused").fix("name the project's own folder"))
+            }
+            Error::ShuttingDown => Self::Unavailable(say("shutting-down")),
+            Error::Agent(error) => error.into(),
+        }
+    }
+}
+
+/// Runs what blocks off the async threads.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::ShuttingDown)?
+}

@@ -1,0 +1,290 @@
+//! The run folder of one sandbox: lock, record and socket, all beneath one directory handle.
+//!
+//! Whoever opens, ends or cleans up a sandbox holds the lock on its folder, so two processes never start one session
+//! twice. The lock is the kernel's and ends with its holder. Another backend's files in the folder are left alone.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use moltis_sandbox::SandboxId;
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use crate::error::{Error, Result, blocking};
+use crate::record::Record;
+
+/// The agent's socket.
+pub const SOCKET: &str = "host.sock";
+
+const RECORD: &str = "host.json";
+const NEW_RECORD: &str = "host.json.new";
+
+/// Longest record that is read, in bytes.
+const MAX_RECORD: u64 = 64 * 1024;
+
+/// How long another process's lock is waited for: longer than opening or ending a sandbox takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The folder of one sandbox, locked until this is dropped.
+#[derive(Debug)]
+pub struct RunFolder {
+    parent: OwnedFd,
+    handle: OwnedFd,
+    id: SandboxId,
+    path: PathBuf,
+}
+
+enum Attempt {
+    Locked(RunFolder),
+    Busy,
+    Missing,
+}
+
+impl RunFolder {
+    /// Makes the folder if it is missing and locks it.
+    ///
+    /// # Errors
+    /// When it cannot be made or belongs to somebody else, or when its lock cannot be had.
+    pub async fn make(data_dir: &Path, id: &SandboxId) -> Result<Self> {
+        Self::wait(data_dir, id, true).await?.ok_or_else(|| Error::Locked(id.clone()))
+    }
+
+    /// Locks the folder; `None` when there is none.
+    ///
+    /// # Errors
+    /// As [`make`](Self::make).
+    pub async fn find(data_dir: &Path, id: &SandboxId) -> Result<Option<Self>> {
+        Self::wait(data_dir, id, false).await
+    }
+
+    async fn wait(data_dir: &Path, id: &SandboxId, make: bool) -> Result<Option<Self>> {
+        let start = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let (data_dir, this) = (data_dir.to_owned(), id.clone());
+            match blocking(move || Self::attempt(&data_dir, this, make)).await? {
+                Attempt::Locked(folder) => return Ok(Some(folder)),
+                Attempt::Missing => return Ok(None),
+                Attempt::Busy if start.elapsed() > PATIENCE => return Err(Error::Locked(id.clone())),
+                Attempt::Busy => tokio::time::sleep(pause).await,
+            }
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    fn attempt(data_dir: &Path, id: SandboxId, make: bool) -> Result<Attempt> {
+        let run = data_dir.join("run");
+        let broken = |path: &Path, errno: Errno| Error::Folder(path.to_owned(), errno.into());
+        if make {
+            std::fs::create_dir_all(data_dir).map_err(|e| Error::Folder(data_dir.to_owned(), e))?;
+        }
+        let parent = match private(rustix::fs::CWD, &run, make) {
+            Ok(parent) => parent,
+            Err(Errno::NOENT) if !make => return Ok(Attempt::Missing),
+            Err(Errno::PERM) => return Err(Error::Foreign(run)),
+            Err(errno) => return Err(broken(&run, errno)),
+        };
+        let path = run.join(id.as_str());
+        let handle = match private(&parent, Path::new(id.as_str()), make) {
+            Ok(handle) => handle,
+            Err(Errno::NOENT) if !make => return Ok(Attempt::Missing),
+            // Made by us and removed by another process at the same moment.
+            Err(Errno::NOENT) => return Ok(Attempt::Busy),
+            Err(Errno::PERM) => return Err(Error::Foreign(path)),
+            Err(errno) => return Err(broken(&path, errno)),
+        };
+        match rustix::fs::flock(&handle, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(Attempt::Busy),
+            Err(errno) => return Err(broken(&path, errno)),
+        }
+        // Who held the lock before may have removed the folder: then another one stands there, or none.
+        let ours = rustix::fs::fstat(&handle).map_err(|errno| broken(&path, errno))?;
+        match rustix::fs::statat(&parent, id.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(there) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) => {
+                Ok(Attempt::Locked(Self { parent, handle, id, path }))
+            }
+            Ok(_) | Err(Errno::NOENT) => Ok(Attempt::Busy),
+            Err(errno) => Err(broken(&path, errno)),
+        }
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+
+    /// What is written down here, if it is whole.
+    pub fn record(&self) -> Option<Record> {
+        read_record(&self.handle)
+    }
+
+    /// Writes the record down, whole or not at all.
+    ///
+    /// # Errors
+    /// When the disk is full or the folder is gone.
+    pub fn write(&self, record: &Record) -> Result<()> {
+        let broken = |e: io::Error| Error::Folder(self.path.clone(), e);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.handle, NEW_RECORD, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(|errno| broken(errno.into()))?;
+        File::from(file).write_all(&record.encode()).map_err(broken)?;
+        rustix::fs::renameat(&self.handle, NEW_RECORD, &self.handle, RECORD).map_err(|e| broken(e.into()))
+    }
+
+    /// A new socket here, bound and not yet listening.
+    ///
+    /// # Errors
+    /// When the file system has no sockets, or is full.
+    pub fn bind(&self) -> Result<OwnedFd> {
+        let bound = || {
+            match rustix::fs::unlinkat(&self.handle, SOCKET, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(errno),
+            }
+            let socket = socket()?;
+            // By the handle: the path may be longer than a socket's address.
+            let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", self.handle.as_raw_fd()))?;
+            rustix::net::bind(&socket, &address)?;
+            Ok(socket)
+        };
+        bound().map_err(|errno| Error::Folder(self.path.clone(), errno.into()))
+    }
+
+    /// Process id of whoever listens on the socket here, if anybody does.
+    pub fn listener(&self) -> Option<u32> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let there = rustix::fs::openat(&self.handle, SOCKET, flags, Mode::empty()).ok()?;
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", there.as_raw_fd())).ok()?;
+        let socket = socket().ok()?;
+        rustix::net::connect(&socket, &address).ok()?;
+        let peer = rustix::net::sockopt::socket_peercred(&socket).ok()?;
+        (peer.uid == rustix::process::geteuid()).then(|| peer.pid.as_raw_nonzero().get().unsigned_abs())
+    }
+
+    /// Removes what is ours here, and the folder unless another backend uses it.
+    pub fn clear(self) {
+        for name in [SOCKET, NEW_RECORD, RECORD] {
+            let _ = rustix::fs::unlinkat(&self.handle, name, AtFlags::empty());
+        }
+        let _ = rustix::fs::unlinkat(&self.parent, self.id.as_str(), AtFlags::REMOVEDIR);
+    }
+}
+
+fn socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// Opens a folder of ours, made if asked for, and makes sure that nobody else gets in. `PERM` when it is not ours.
+pub fn private(parent: impl AsFd, name: &Path, make: bool) -> rustix::io::Result<OwnedFd> {
+    if make {
+        match rustix::fs::mkdirat(&parent, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
+    let stat = rustix::fs::fstat(&handle)?;
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(Errno::PERM);
+    }
+    if stat.st_mode & 0o777 != 0o700 {
+        rustix::fs::fchmod(&handle, Mode::RWXU)?;
+    }
+    Ok(handle)
+}
+
+/// The records of this data directory, whoever's lock is held. Blocks.
+///
+/// # Errors
+/// When the folder is there and cannot be read.
+pub fn records(data_dir: &Path) -> Result<Vec<(SandboxId, Record)>> {
+    let run = data_dir.join("run");
+    let entries = match std::fs::read_dir(&run) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::Folder(run, e)),
+    };
+    let ids = entries.flatten().filter_map(|entry| SandboxId::parse(entry.file_name().to_str()?));
+    Ok(ids
+        .filter_map(|id| {
+            let handle = private(rustix::fs::CWD, &run.join(id.as_str()), false).ok()?;
+            let record = read_record(&handle)?;
+            Some((id, record))
+        })
+        .collect())
+}
+
+fn read_record(folder: &OwnedFd) -> Option<Record> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(folder, RECORD, flags, Mode::empty()).ok()?;
+    let mut bytes = Vec::new();
+    File::from(file).take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
+    Record::parse(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use moltis_sandbox::{BackendName, SessionKey};
+
+    use super::*;
+    use crate::record::Identity;
+
+    fn id(key: &str) -> SandboxId {
+        SandboxId::of(&SessionKey::new(key).unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_lock_is_waited_for_and_the_folder_comes_and_goes() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = temp.path().join("d".repeat(150));
+        let id = id("s");
+        assert!(RunFolder::find(&data, &id).await.unwrap().is_none());
+        let first = RunFolder::make(&data, &id).await.unwrap();
+        let waiting = {
+            let (data, id) = (data.clone(), id.clone());
+            tokio::spawn(async move { RunFolder::make(&data, &id).await })
+        };
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!waiting.is_finished());
+        let _socket = first.bind().unwrap();
+        assert_eq!(first.listener(), None, "bound is not listening");
+        let record = Record::new(BackendName::None, Identity::of(std::process::id()).unwrap());
+        first.write(&record).unwrap();
+        assert_eq!(first.record(), Some(record.clone()));
+        assert_eq!(records(&data).unwrap(), [(id.clone(), record)]);
+        // The waiting one finds that its folder is gone and makes another.
+        first.clear();
+        let second = waiting.await.unwrap().unwrap();
+        assert_eq!(second.record(), None);
+        drop(second);
+        assert!(RunFolder::find(&data, &id).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn other_files_keep_the_folder() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = RunFolder::make(temp.path(), &id("s")).await.unwrap();
+        let path = folder.path.clone();
+        std::fs::write(path.join("agent.sock"), "another backend's").unwrap();
+        folder.clear();
+        assert!(path.join("agent.sock").exists());
+    }
+
+    #[tokio::test]
+    async fn links_are_not_followed() {
+        let temp = tempfile::tempdir().unwrap();
+        let elsewhere = temp.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        std::fs::create_dir(temp.path().join("run")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, temp.path().join("run").join(id("s").as_str())).unwrap();
+        let error = RunFolder::make(temp.path(), &id("s")).await.unwrap_err();
+        assert!(matches!(error, Error::Folder(..)), "{error:?}");
+    }
+}

@@ -1,0 +1,138 @@
+//! What is written down of a running agent, so that another process finds it again and takes no other for it.
+
+use std::io;
+
+use moltis_sandbox::BackendName;
+use rustix::process::{Pid, PidfdFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::process::Agent;
+
+/// Version of the form. A record of another version is treated as an agent that is not there.
+const VERSION: u32 = 1;
+
+/// A running agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    version: u32,
+    /// Which of the two backends it belongs to.
+    pub backend: BackendName,
+    /// Fingerprint of the spec it was started for.
+    pub fingerprint: String,
+    /// What it was told beyond that: rlimits and the folders of file tools. One that was told otherwise is another one.
+    pub told: String,
+    /// Whether it ends with its opener.
+    pub ephemeral: bool,
+    /// Its idle time in milliseconds; 0 for never.
+    pub idle_millis: u64,
+    /// When it was started, in seconds since 1970.
+    pub created_secs: u64,
+    /// Its process.
+    pub process: Identity,
+}
+
+/// A process that is not taken for a later one of the same number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Process id.
+    pub pid: u32,
+    /// When it started, in clock ticks since the machine did.
+    started: u64,
+    /// The machine's boot.
+    boot: String,
+}
+
+impl Record {
+    /// A record of the current version.
+    pub fn new(backend: BackendName, process: Identity) -> Self {
+        Self {
+            version: VERSION,
+            backend,
+            fingerprint: String::new(),
+            told: String::new(),
+            ephemeral: false,
+            idle_millis: 0,
+            created_secs: 0,
+            process,
+        }
+    }
+
+    /// Reads one; `None` for anything else than a record of this version.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice::<Self>(bytes).ok().filter(|record| record.version == VERSION)
+    }
+
+    /// The bytes on disk.
+    pub fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+impl Identity {
+    /// The identity of a process that runs now and cannot be reaped meanwhile.
+    ///
+    /// # Errors
+    /// When there is no such process.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        Ok(Self { pid, started: started(pid)?, boot: boot()? })
+    }
+
+    /// The process, if it still runs.
+    pub fn find(&self) -> Option<Agent> {
+        if boot().ok()? != self.boot {
+            return None;
+        }
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+        let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // Asked with the handle held: the number cannot have gone to somebody else between the two.
+        (started(self.pid).ok()? == self.started)
+            .then(|| Agent::new(self.pid, handle))
+            .filter(Agent::is_alive)
+    }
+}
+
+fn boot() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// Start time of a process: the 22nd field of its `stat`, the 20th after its name in parentheses.
+fn started(pid: u32) -> io::Result<u64> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
+    let broken = || io::Error::from(io::ErrorKind::InvalidData);
+    let name_end = stat.iter().rposition(|byte| *byte == b')').ok_or_else(broken)?;
+    let fields = std::str::from_utf8(&stat[name_end + 1..]).map_err(|_| broken())?;
+    fields.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok()).ok_or_else(broken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_found_again_and_a_later_one_is_not() {
+        let mut own = Identity::of(std::process::id()).unwrap();
+        assert!(own.find().is_some());
+        own.started += 1;
+        assert!(own.find().is_none());
+        own.started -= 1;
+        own.boot.push('x');
+        assert!(own.find().is_none());
+    }
+
+    #[test]
+    fn the_dead_are_not_found() {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let identity = Identity::of(child.id()).unwrap();
+        child.wait().unwrap();
+        assert!(identity.find().is_none());
+    }
+
+    #[test]
+    fn only_whole_records_of_this_version_are_read() {
+        let record = Record::new(BackendName::None, Identity::of(1).unwrap());
+        assert_eq!(Record::parse(&record.encode()), Some(record.clone()));
+        let later = Record { version: VERSION + 1, ..record };
+        assert_eq!(Record::parse(&later.encode()), None);
+        assert_eq!(Record::parse(b"{\"version\":1"), None);
+    }
+}
