@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,27 +12,32 @@ use moltis_sandbox::{Command, ExecEvent, ExecRequest, Sandbox};
 use crate::{Fail, fail, process};
 
 /// The marks of one sandbox on a shared kernel.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Leak {
     namespaces: BTreeSet<String>,
+    /// Keeps the namespaces' numbers from being given to others, so that a number goes on meaning this sandbox.
+    held: Vec<File>,
     cgroups: BTreeSet<PathBuf>,
 }
 
 impl Leak {
     /// Notes the namespaces and cgroups of a running sandbox that are not this process's own.
     pub async fn watch(sandbox: &dyn Sandbox) -> Result<Self, Fail> {
+        // The command stays while the host looks at it: the agent itself does not let itself be looked at.
         let line = "readlink /proc/self/ns/pid /proc/self/ns/net /proc/self/ns/mnt /proc/self/ns/ipc \
-                    /proc/self/ns/user /proc/self/ns/cgroup /proc/self/ns/uts; :";
+                    /proc/self/ns/user /proc/self/ns/cgroup /proc/self/ns/uts; echo over; cat; exit 0";
         let mut request = ExecRequest::new(Command::Shell(OsString::from(line)));
         request.timeout = Some(Duration::from_secs(20));
+        request.stdin = true;
         let mut exec = sandbox.exec(request).await?;
         let mut text = Vec::new();
-        loop {
+        while !text.ends_with(b"over\n") {
             match exec.events.next().await {
                 Some(Ok(ExecEvent::Stdout(bytes))) => text.extend_from_slice(&bytes),
+                Some(Ok(ExecEvent::Exit(outcome))) => fail!("looking at the sandbox ended with {outcome:?}"),
                 Some(Ok(_)) => {}
                 Some(Err(e)) => return Err(e.into()),
-                None => break,
+                None => fail!("looking at the sandbox ended without an Exit"),
             }
         }
         let own: BTreeSet<String> = process::namespaces(std::process::id()).into_iter().collect();
@@ -41,9 +47,20 @@ impl Leak {
             .map(str::to_owned)
             .collect();
         let own_groups: BTreeSet<PathBuf> = process::cgroups(std::process::id()).into_iter().collect();
-        let mut leak = Self { namespaces, cgroups: BTreeSet::new() };
+        let mut leak = Self { namespaces, ..Self::default() };
         for pid in leak.members() {
             leak.cgroups.extend(process::cgroups(pid).into_iter().filter(|g| !own_groups.contains(g)));
+            if leak.held.is_empty() {
+                leak.held = process::hold_namespaces(pid);
+            }
+        }
+        exec.control.close_stdin().await?;
+        while let Some(event) = exec.events.next().await {
+            event?;
+        }
+        if leak.held.is_empty() {
+            // Numbers that may be given away mean nothing; what is marked or lies in a folder is still found.
+            leak.namespaces.clear();
         }
         Ok(leak)
     }

@@ -1,5 +1,6 @@
 //! Looking at processes of the host.
 
+use std::fs::File;
 use std::path::PathBuf;
 
 /// Every process id in `/proc`.
@@ -14,6 +15,19 @@ pub fn namespaces(pid: u32) -> Vec<String> {
     entries
         .flatten()
         .filter_map(|e| Some(std::fs::read_link(e.path()).ok()?.to_string_lossy().into_owned()))
+        .collect()
+}
+
+/// Open handles on the namespaces of a process that are not this process's own; empty when it may not be looked at.
+pub fn hold_namespaces(pid: u32) -> Vec<File> {
+    let own = namespaces(std::process::id());
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/ns")) else { return Vec::new() };
+    entries
+        .flatten()
+        .filter(|e| {
+            std::fs::read_link(e.path()).is_ok_and(|ns| !own.contains(&ns.to_string_lossy().into_owned()))
+        })
+        .filter_map(|e| File::open(e.path()).ok())
         .collect()
 }
 
@@ -32,6 +46,10 @@ pub fn cgroups(pid: u32) -> Vec<PathBuf> {
             let mut parts = line.splitn(3, ':');
             let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
             let path = path.trim_start_matches('/');
+            // The root group is nobody's own; a process that is just ending shows it too.
+            if path.is_empty() {
+                return None;
+            }
             let bases: &[String] = &if controllers.is_empty() {
                 vec![String::new(), "unified".to_owned()]
             } else {

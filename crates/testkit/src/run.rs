@@ -76,7 +76,7 @@ pub struct Live {
     pub stdout: Vec<u8>,
     /// Standard error so far.
     pub stderr: Vec<u8>,
-    /// Bytes that were missed at the start, of each stream.
+    /// Bytes that were missed, of each stream.
     pub missed: (u64, u64),
     /// Its end, once it has been seen.
     pub outcome: Option<Outcome>,
@@ -113,7 +113,11 @@ impl Live {
             _ if self.outcome.is_some() => fail!("an event after Exit"),
             ExecEvent::Stdout(bytes) => self.stdout.extend_from_slice(&bytes),
             ExecEvent::Stderr(bytes) => self.stderr.extend_from_slice(&bytes),
-            ExecEvent::Missed { stdout, stderr } => self.missed = (stdout, stderr),
+            // A watcher that falls behind may miss more than once.
+            ExecEvent::Missed { stdout, stderr } => {
+                self.missed.0 += stdout;
+                self.missed.1 += stderr;
+            }
             ExecEvent::Exit(outcome) => self.outcome = Some(outcome),
         }
         Ok(true)

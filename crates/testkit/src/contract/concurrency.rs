@@ -144,11 +144,18 @@ async fn abandoned(ctx: &Ctx) -> Result<Verdict, Fail> {
         let opening = ctx.backend.open(&spec);
         let _ = tokio::time::timeout(Duration::from_millis(millis), opening).await;
     }
-    let clean = crate::run::eventually(Duration::from_secs(5), async || {
-        Ok(crate::leak::run_folders(&ctx.folders.data).is_empty())
-    })
-    .await?;
-    ensure!(clean, "abandoned openings leave {:?}", crate::leak::run_folders(&ctx.folders.data));
+    // What they made ends; what is left of it on disk goes when the data directory is looked at next.
+    let own = std::process::id();
+    let ended =
+        crate::run::eventually(Duration::from_secs(5), async || Ok(crate::process::descent(own) == [own]))
+            .await?;
+    let rest: Vec<String> = crate::process::descent(own)
+        .into_iter()
+        .map(|pid| format!("{pid} {}", crate::process::command_line(pid)))
+        .collect();
+    ensure!(ended, "abandoned openings leave processes: {rest:?}");
+    ensure_eq!(ctx.backend.list().await?, [], "sandboxes listed");
+    ensure_eq!(crate::leak::run_folders(&ctx.folders.data), Vec::<String>::new(), "run folders");
     ensure_eq!(ctx.place().await?.out("echo works").await?, "works\n", "afterwards");
     Ok(Verdict::Pass)
 }

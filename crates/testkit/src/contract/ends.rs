@@ -39,7 +39,8 @@ pub(super) fn cases() -> Vec<Case> {
 async fn at_once(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
     let marker = ctx.marker();
-    let ran = place.sh(format!("{} >/dev/null 2>&1 & echo started", marker.sleep())).await?.good()?;
+    let ran =
+        place.sh(format!("{} >/dev/null 2>&1 & sleep 0.2; echo started", marker.sleep())).await?.good()?;
     ensure!(ran.took < Duration::from_secs(2), "the answer took {:?}", ran.took);
     ensure_eq!(ran.text(), "started\n", "output");
     ensure_eq!(ran.outcome.leftovers_total, 1, "leftovers counted");
