@@ -1,2 +1,32 @@
-//! The `moltis` program.
-fn main() {}
+//! The `moltis` program: reads the command line, runs one command, exits with its status.
+
+mod args;
+mod commands;
+mod environment;
+mod failure;
+mod output;
+mod render;
+mod stdin;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match args::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return args::usage_error(&error),
+    };
+    let usage_status = cli.command.usage_status();
+    let result = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(failure::Failure::runtime)
+        .and_then(|runtime| runtime.block_on(commands::run(cli)));
+    match result {
+        // A thread may still sit in a blocking read of standard input: leave without waiting for it.
+        Ok(status) => std::process::exit(status),
+        Err(failure) => std::process::exit(failure.report(usage_status)),
+    }
+}

@@ -458,6 +458,10 @@ fn read_config(
 }
 
 fn read_secrets(data_dir: &Path, uid: u32, problems: &mut Vec<Problem>) -> Option<Source> {
+    if !data_dir.is_dir() {
+        // Whoever uses the folder says what is wrong with it.
+        return None;
+    }
     let path = data_dir.join("secrets.toml");
     let file = open(&path, problems)?;
     let metadata = file.metadata().ok()?;

@@ -1,0 +1,165 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand};
+
+/// Runs shell commands that a language model wrote, without handing it the machine.
+#[derive(Parser)]
+#[command(name = "moltis", version, about, propagate_version = true, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Flags that every command takes.
+#[derive(Args, Clone)]
+pub struct Global {
+    /// Configuration file [default: moltis.toml in the user's configuration directory, if it is there]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where Moltis keeps its state [default: ~/.moltis]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Run a command in a sandbox
+    Exec(Box<Exec>),
+    /// Sandboxes and the backends that hold them
+    #[command(subcommand)]
+    Sandbox(Sandbox),
+    /// The configuration: check it, show it, write a first one
+    #[command(subcommand)]
+    Config(Config),
+}
+
+impl Command {
+    /// Exit status for what is Moltis's or the caller's fault.
+    pub fn usage_status(&self) -> i32 {
+        match self {
+            Self::Exec(_) => 125,
+            Self::Sandbox(_) | Self::Config(_) => 1,
+        }
+    }
+}
+
+/// `moltis exec`.
+#[derive(Args)]
+#[command(
+    override_usage = "moltis exec [OPTIONS] 'LINE FOR THE SHELL'\n       moltis exec [OPTIONS] -- PROGRAM [ARGUMENT]...",
+    after_help = "\
+Exit status: the command's own; 128 + n when signal n ended it, 124 when its time was up, 126 or 127 when the \
+program cannot be run or found, 125 when Moltis or its caller is at fault.
+
+Examples:
+  moltis exec 'ls -l | wc -l'
+  moltis exec --workspace .:rw -- make test
+  echo 'print(6 * 7)' | moltis exec -- python3 -"
+)]
+pub struct Exec {
+    /// A line for the shell, quoted as one word
+    #[arg(value_name = "LINE", required_unless_present = "program", conflicts_with = "program")]
+    pub line: Option<OsString>,
+    /// A program and its arguments, run without a shell
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+    /// Backend to run it in, `auto` for the strongest one here
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<String>,
+    /// What it may reach: blocked, trusted or open
+    #[arg(long, value_name = "POLICY")]
+    pub network: Option<String>,
+    /// Time until it is ended, as in 30s or 5m [default: 30s, at most 30m]
+    #[arg(long, value_name = "TIME")]
+    pub timeout: Option<String>,
+    /// Directory to show at /workspace, read-only unless :rw is added
+    #[arg(long, value_name = "DIR[:ro|rw]")]
+    pub workspace: Option<OsString>,
+    /// Variable to set, or by name alone one to pass on
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<OsString>,
+    /// File of NAME=VALUE lines
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
+    /// Directory inside the sandbox to run it in
+    #[arg(long, value_name = "PATH")]
+    pub cwd: Option<OsString>,
+    /// Memory for the whole sandbox, as in 512M
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Processor cores for the whole sandbox, as in 1.5
+    #[arg(long, value_name = "CORES")]
+    pub cpus: Option<String>,
+    /// Processes and threads in the whole sandbox
+    #[arg(long, value_name = "COUNT")]
+    pub pids: Option<String>,
+    /// Print one JSON object when it is over, instead of its output as it comes
+    #[arg(long)]
+    pub json: bool,
+    /// Keep at most this much of each stream: its head and its tail
+    #[arg(long, value_name = "SIZE")]
+    pub max_output: Option<String>,
+    /// Run it on a terminal
+    #[arg(long, short = 't', conflicts_with = "json")]
+    pub tty: bool,
+}
+
+#[derive(Subcommand)]
+pub enum Sandbox {
+    /// What each backend is, whether it is usable here, and what it enforces
+    Status(Json),
+}
+
+#[derive(Subcommand)]
+pub enum Config {
+    /// Read the configuration and say what is wrong with it
+    Check(Json),
+    /// Every key with its value and where that came from
+    Show(Json),
+    /// Write a commented configuration file with every key
+    Init,
+}
+
+#[derive(Args)]
+pub struct Json {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints what clap has to say. Help and version are no errors; a usage error of `exec` is 125, of all else 2.
+pub fn usage_error(error: &clap::Error) -> ExitCode {
+    // Nothing can be done about a closed stderr here.
+    let _ = error.print();
+    if !error.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    if !runs_a_command(std::env::args_os().skip(1)) {
+        return ExitCode::from(2);
+    }
+    if matches!(error.kind(), ErrorKind::UnknownArgument) {
+        eprintln!("\nA line for the shell is one quoted word; a program with arguments follows `--`.");
+    }
+    ExitCode::from(125)
+}
+
+/// Whether the command line, which could not be parsed, means `exec` or `shell`: the first word that is no global flag
+/// nor its value.
+fn runs_a_command(mut words: impl Iterator<Item = OsString>) -> bool {
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("exec" | "shell") => return true,
+            Some("--config" | "--data-dir") => drop(words.next()),
+            Some(flag) if flag.starts_with('-') => {}
+            _ => return false,
+        }
+    }
+    false
+}

@@ -1,0 +1,47 @@
+//! The commands of the program, a module each.
+
+mod config;
+mod exec;
+mod sandbox;
+
+use moltis_config::{Loaded, Options};
+use moltis_runtime::Runtime;
+
+use crate::args::{self, Cli, Command, Global};
+use crate::failure::Failure;
+use crate::render;
+
+/// Runs one command; gives the exit status.
+pub async fn run(cli: Cli) -> Result<i32, Failure> {
+    let global = cli.global;
+    match cli.command {
+        Command::Exec(args) => {
+            let json = args.json;
+            exec::run(&global, *args).await.map_err(|failure| failure.in_json(json))
+        }
+        Command::Sandbox(args::Sandbox::Status(args)) => {
+            sandbox::status(&global, args.json).await.map_err(|failure| failure.in_json(args.json))
+        }
+        Command::Config(command) => config::run(&global, &command),
+    }
+}
+
+/// What loading the configuration depends on, from the process and the global flags.
+fn options(global: &Global) -> Options {
+    Options { config_path: global.config.clone(), data_dir: global.data_dir.clone(), ..Options::of_process() }
+}
+
+/// Reads the configuration that the global flags name.
+fn load(options: &Options) -> Result<Loaded, Failure> {
+    moltis_config::load(options).map_err(|error| Failure::all_invalid(error.diagnoses()))
+}
+
+/// The runtime of this process.
+fn runtime(global: &Global) -> Result<Runtime, Failure> {
+    let options = options(global);
+    let loaded = load(&options)?;
+    for warning in &loaded.warnings {
+        render::warning(warning);
+    }
+    Ok(Runtime::new(loaded.config, moltis_config::paths::config_dir(&options.env))?)
+}

@@ -1,0 +1,116 @@
+//! Writing a command's output to our own streams, on a thread of its own: a reader that stalls holds the command
+//! back, and signals are still heard.
+
+use std::io::{self, Write};
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::failure::Failure;
+
+/// Exit status when the reader of our output is gone: what a shell shows for a program that SIGPIPE ended.
+pub const BROKEN_PIPE: i32 = 128 + 13;
+
+/// Chunks that may wait for a slow reader; a chunk has at most 256 KiB.
+const WAITING: usize = 4;
+
+/// Which of our streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// The writing thread.
+pub struct Writer {
+    chunks: mpsc::Sender<(Stream, Bytes)>,
+    done: oneshot::Receiver<io::Result<()>>,
+}
+
+/// The reader of our output is gone.
+#[derive(Debug)]
+pub struct Closed;
+
+impl Writer {
+    /// Starts the thread.
+    pub fn start() -> Self {
+        let (chunks, mut waiting) = mpsc::channel::<(Stream, Bytes)>(WAITING);
+        let (tell, done) = oneshot::channel();
+        std::thread::spawn(move || {
+            let mut result = Ok(());
+            while let Some((stream, bytes)) = waiting.blocking_recv() {
+                result = match stream {
+                    Stream::Stdout => write_raw(&io::stdout(), &bytes),
+                    Stream::Stderr => write_raw(&io::stderr(), &bytes),
+                };
+                if result.is_err() {
+                    break;
+                }
+            }
+            // The program may be past caring.
+            let _ = tell.send(result);
+        });
+        Self { chunks, done }
+    }
+
+    /// Hands bytes over; waits while the reader is behind.
+    pub async fn write(&self, stream: Stream, bytes: Bytes) -> Result<(), Closed> {
+        self.chunks.send((stream, bytes)).await.map_err(|_| Closed)
+    }
+
+    /// Waits until everything is written.
+    pub async fn finish(self) -> io::Result<()> {
+        drop(self.chunks);
+        self.done.await.unwrap_or(Ok(()))
+    }
+}
+
+/// Writes to the descriptor itself: the standard library's line buffer would split large chunks.
+fn write_raw(stream: &impl std::os::fd::AsFd, bytes: &[u8]) -> io::Result<()> {
+    FdWriter(stream).write_all(bytes)
+}
+
+struct FdWriter<'a, F>(&'a F);
+
+impl<F: std::os::fd::AsFd> Write for FdWriter<'_, F> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match rustix::io::write(self.0, bytes) {
+                Ok(n) => return Ok(n),
+                Err(rustix::io::Errno::INTR) => {}
+                // Somebody made the stream non-blocking: wait until it takes more.
+                Err(rustix::io::Errno::AGAIN) => {
+                    let mut wait = [rustix::event::PollFd::new(self.0, rustix::event::PollFlags::OUT)];
+                    rustix::event::poll(&mut wait, None)?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Prints text to standard output; gives the exit status.
+///
+/// # Errors
+/// When it cannot be written, for another reason than that nobody reads it.
+pub fn print(text: &str) -> Result<i32, Failure> {
+    match write_raw(&io::stdout(), text.as_bytes()) {
+        Ok(()) => Ok(0),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(BROKEN_PIPE),
+        Err(error) => Err(Failure::output(error)),
+    }
+}
+
+/// Prints one JSON value and a line break to standard output; gives the exit status.
+///
+/// # Errors
+/// As for [`print`].
+pub fn print_json(value: &impl serde::Serialize) -> Result<i32, Failure> {
+    let mut text = serde_json::to_string(value).map_err(|e| Failure::output(e.into()))?;
+    text.push('\n');
+    print(&text)
+}

@@ -1,0 +1,84 @@
+//! Text for people: diagnoses, tables, and the escaping of text that something hostile may have written.
+
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+
+use moltis_sandbox::Diagnosis;
+
+/// Whether to colour what goes to `stream`: a terminal, and `NO_COLOR` unset or empty.
+pub fn colours(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Appends a diagnosis: the message with its code, then cause and fix on lines of their own.
+pub fn diagnosis(text: &mut String, diagnosis: &Diagnosis, colour: bool) {
+    let (red, bold, reset) = if colour { ("\x1b[31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
+    let message = printable(&diagnosis.message);
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{red}error{reset}[{}]: {bold}{message}{reset}", diagnosis.code);
+    for (label, line) in [("cause", &diagnosis.cause), ("fix", &diagnosis.fix)] {
+        if let Some(line) = line {
+            let _ = writeln!(text, "  {label}: {}", printable(line).replace('\n', "\n         "));
+        }
+    }
+}
+
+/// Prints a diagnosis that is only a warning, in one line, to standard error.
+pub fn warning(diagnosis: &Diagnosis) {
+    let fix = diagnosis.fix.as_ref().map(|fix| format!(" ({fix})")).unwrap_or_default();
+    eprintln!("moltis: {}", printable(&format!("{diagnosis}{fix}")));
+}
+
+/// Text with control characters shown instead of obeyed (SECURITY 11); line breaks stay.
+pub fn printable(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        if (c.is_control() && c != '\n') || is_bidi_control(c) {
+            let _ = write!(safe, "{}", c.escape_unicode());
+        } else {
+            safe.push(c);
+        }
+    }
+    safe
+}
+
+/// Characters that reorder what is shown around them.
+fn is_bidi_control(c: char) -> bool {
+    matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Columns of text, each as wide as its widest cell, two spaces apart.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|column| {
+            rows.iter().filter_map(|row| row.get(column)).map(|c| c.chars().count()).max().unwrap_or(0)
+        })
+        .collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_and_bidi_characters_are_shown() {
+        assert_eq!(printable("a\x1b[2J\rb\n\u{202E}c"), "a\\u{1b}[2J\\u{d}b\n\\u{202e}c");
+        assert_eq!(printable("ж é 漢"), "ж é 漢");
+    }
+
+    #[test]
+    fn tables_line_up() {
+        let rows = vec![vec!["a".to_owned(), "bb".into()], vec!["ccc".to_owned(), "d".into()]];
+        assert_eq!(table(&rows), "a    bb\nccc  d\n");
+    }
+}

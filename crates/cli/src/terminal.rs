@@ -1,0 +1,55 @@
+//! Our own terminal while a command runs on one inside: raw mode, put back whatever happens, and its size.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use moltis_sandbox::Diagnosis;
+use moltis_sandbox::exec::TerminalSize;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+
+use crate::failure::Failure;
+
+/// Raw mode of standard input; dropping it puts the old mode back.
+pub struct RawMode {
+    before: Termios,
+}
+
+impl RawMode {
+    /// Turns it on.
+    pub fn enter() -> Result<Self, Failure> {
+        let stdin = io::stdin();
+        let before = tcgetattr(&stdin).map_err(|_| not_a_terminal())?;
+        let mut raw = before.clone();
+        raw.make_raw();
+        tcsetattr(&stdin, OptionalActions::Now, &raw).map_err(|_| not_a_terminal())?;
+        Ok(Self { before })
+    }
+
+    /// Puts the old mode back.
+    pub fn leave(&self) {
+        // The terminal may be gone; there is nothing to put back then.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn not_a_terminal() -> Failure {
+    Failure::invalid(
+        Diagnosis::new("not-a-terminal", "--tty needs a terminal, and standard input is none")
+            .fix("leave --tty off, or run it from a terminal"),
+    )
+}
+
+/// Size of our terminal; 24 × 80 when it does not say.
+pub fn size() -> TerminalSize {
+    let size_of = |fd: BorrowedFd<'_>| tcgetwinsize(fd).ok().filter(|s| s.ws_row > 0 && s.ws_col > 0);
+    size_of(io::stdout().as_fd()).or_else(|| size_of(io::stdin().as_fd())).map_or(
+        TerminalSize { rows: 24, columns: 80 },
+        |s| TerminalSize { rows: s.ws_row, columns: s.ws_col },
+    )
+}

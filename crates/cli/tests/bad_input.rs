@@ -1,0 +1,113 @@
+//! Bad input: each gets a code, a message that names the thing, a fix, and the right exit status; nothing is done.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::{Place, Ran};
+
+#[track_caller]
+fn refused(ran: &Ran, code: &str, names: &str) {
+    assert_eq!(ran.status, Some(125), "{ran:?}");
+    assert_eq!(ran.stdout, "", "{ran:?}");
+    assert!(ran.stderr.starts_with(&format!("error[{code}]: ")), "wanted {code}: {ran:?}");
+    assert!(ran.stderr.contains(names), "wanted {names}: {ran:?}");
+    assert!(
+        ran.stderr.contains("\n  fix: ") || ran.stderr.contains("\n  cause: write "),
+        "no way out: {ran:?}"
+    );
+}
+
+#[test]
+fn commands_that_cannot_be() {
+    let place = Place::new();
+    refused(&place.exec([""]), "command-empty", "command");
+    refused(&place.exec(["--", ""]), "command-empty", "command");
+    refused(&place.exec(["--cwd", "/nowhere", "true"]), "cwd-missing", "/nowhere");
+    refused(&place.exec(["--cwd", "relative", "true"]), "cwd-not-absolute", "relative");
+    refused(&place.exec(["--env", "=x", "true"]), "env-name-invalid", "=x");
+    refused(&place.exec(["--env-file", "/nowhere", "true"]), "env-file-unreadable", "/nowhere");
+    assert_eq!(place.left_running(), Vec::<String>::new());
+}
+
+#[test]
+fn flags_that_cannot_be() {
+    let place = Place::new();
+    for (flag, value, code) in [
+        ("--timeout", "0", "config-out-of-range"),
+        ("--timeout", "99999", "config-out-of-range"),
+        ("--timeout", "soon", "config-malformed"),
+        ("--backend", "dokcer", "config-unknown-word"),
+        ("--network", "blocke", "config-unknown-word"),
+        ("--memory", "lots", "config-malformed"),
+        ("--cpus", "0", "config-out-of-range"),
+        ("--pids", "0", "config-out-of-range"),
+        ("--max-output", "-1", "config-malformed"),
+    ] {
+        let ran = place.run(["exec", &format!("{flag}={value}"), "true"]);
+        refused(&ran, code, flag);
+        let ran = place.run(["exec", "--json", &format!("{flag}={value}"), "true"]);
+        assert_eq!((ran.status, ran.json()["error"]["code"].as_str()), (Some(125), Some(code)));
+    }
+    assert!(place.run(["exec", "--backend", "dokcer", "true"]).stderr.contains("did you mean `docker`?"));
+    assert!(!place.data().exists(), "nothing is made for a command line that cannot be right");
+}
+
+#[test]
+fn usage_errors_have_the_status_of_their_command() {
+    let place = Place::new();
+    assert_eq!(place.run(["exec"]).status, Some(125));
+    assert_eq!(place.run(["exec", "ls", "-l"]).status, Some(125));
+    assert_eq!(place.run(["--data-dir", "x", "exec", "--nonsense", "ls"]).status, Some(125));
+    assert_eq!(place.run(["sandbox", "nonsense"]).status, Some(2));
+    assert_eq!(place.run(["nonsense"]).status, Some(2));
+    assert_eq!(place.run(["--help"]).status, Some(0));
+    assert!(place.run(["exec", "ls", "-l"]).stderr.contains("one quoted word"));
+}
+
+#[test]
+fn workspaces_that_are_refused() {
+    let place = Place::new();
+    let workspace = |path: &str| place.exec(["--workspace", path, "true"]);
+    let file = place.path("file");
+    std::fs::write(&file, "").unwrap();
+    refused(&workspace("/nowhere/at/all"), "workspace-missing", "/nowhere/at/all");
+    refused(&workspace(file.to_str().unwrap()), "workspace-not-directory", "file");
+    refused(&workspace("/"), "workspace-refused", "/");
+    refused(&workspace(place.home().to_str().unwrap()), "workspace-refused", "home");
+    refused(&workspace(place.config().to_str().unwrap()), "workspace-refused", "config");
+    refused(&workspace("/proc"), "workspace-refused", "/proc");
+    // It holds the data directory, is it, or lies in it.
+    let data = place.data();
+    refused(&workspace(data.parent().unwrap().to_str().unwrap()), "workspace-refused", "data");
+    refused(&workspace(data.to_str().unwrap()), "workspace-refused", "data");
+    refused(&workspace(data.join("files").to_str().unwrap()), "workspace-refused", "data");
+    // By way of a link.
+    let link = place.path("link");
+    std::os::unix::fs::symlink("/", &link).unwrap();
+    refused(&workspace(link.to_str().unwrap()), "workspace-refused", "/");
+    assert_eq!(place.left_running(), Vec::<String>::new());
+}
+
+#[test]
+fn data_directories_that_cannot_be_used() {
+    let place = Place::new();
+    let at = |path: &str| place.run(["--data-dir", path, "exec", "--backend", "namespaces", "true"]);
+    let file = place.path("file");
+    std::fs::write(&file, "").unwrap();
+    refused(&at(file.to_str().unwrap()), "data-dir-unusable", "file");
+    refused(&at("/proc/nowhere"), "data-dir-unusable", "/proc/nowhere");
+    if !rustix::process::geteuid().is_root() {
+        let closed = place.path("closed");
+        std::fs::create_dir(&closed).unwrap();
+        std::fs::set_permissions(&closed, std::fs::Permissions::from_mode(0o500)).unwrap();
+        refused(&at(closed.join("data").to_str().unwrap()), "data-dir-unusable", "closed");
+    }
+}
+
+#[test]
+fn a_data_directory_with_a_long_path_works() {
+    let place = Place::new();
+    let long = place.path(&"d".repeat(200)).join("e".repeat(200));
+    let ran =
+        place.run(["--data-dir", long.to_str().unwrap(), "exec", "--backend", "namespaces", "echo fine"]);
+    ran.is(0, "fine\n", "");
+}

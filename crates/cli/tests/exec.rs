@@ -1,0 +1,276 @@
+//! `moltis exec`: output, input, environment, exit status, time-out, signals, JSON.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::support::Place;
+
+#[test]
+fn a_line_runs_in_a_shell_and_a_program_without_one() {
+    let place = Place::new();
+    place.exec(["echo $((6 * 7)); echo err >&2"]).is(0, "42\n", "err\n");
+    place.exec(["--", "printf", "%s|", "a b", "$HOME"]).is(0, "a b|$HOME|", "");
+    assert_eq!(place.left_running(), Vec::<String>::new());
+}
+
+#[test]
+fn the_exit_status_is_the_commands() {
+    let place = Place::new();
+    for (line, status) in
+        [("exit 0", 0), ("exit 3", 3), ("exit 255", 255), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+    {
+        place.exec([line]).is(status, "", "");
+    }
+}
+
+#[test]
+fn a_program_that_is_missing_or_cannot_run_is_as_in_a_shell() {
+    let place = Place::new();
+    let missing = place.exec(["--", "no-such-program"]);
+    assert_eq!(missing.status, Some(127), "{missing:?}");
+    assert!(missing.stderr.contains("program-missing"), "{missing:?}");
+    let unusable = place.exec(["--", "/etc/passwd"]);
+    assert_eq!(unusable.status, Some(126), "{unusable:?}");
+    assert!(unusable.stderr.contains("program-not-executable"), "{unusable:?}");
+}
+
+#[test]
+fn input_reaches_the_command_whole() {
+    let place = Place::new();
+    let mut child =
+        place.exec_command(["--", "sha256sum"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let writer = std::thread::spawn(move || {
+        let block: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+        for _ in 0..20 {
+            input.write_all(&block).unwrap();
+        }
+    });
+    let mut output = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    writer.join().unwrap();
+    assert!(child.wait().unwrap().success());
+    // 20 MiB of the bytes 0 to 255 over and over.
+    let want = {
+        let mut sum = std::process::Command::new("sha256sum")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let block: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+        let mut to = sum.stdin.take().unwrap();
+        for _ in 0..20 {
+            to.write_all(&block).unwrap();
+        }
+        drop(to);
+        String::from_utf8(sum.wait_with_output().unwrap().stdout).unwrap()
+    };
+    assert_eq!(output, want);
+}
+
+#[test]
+fn output_comes_while_the_command_runs() {
+    let place = Place::new();
+    let mut child =
+        place.exec_command(["echo first; sleep 20; echo late"]).stdout(Stdio::piped()).spawn().unwrap();
+    let begun = Instant::now();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "first\n");
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn binary_output_is_untouched() {
+    let place = Place::new();
+    let output =
+        place.exec_command(["head -c 300000 /dev/zero; printf '\\377\\000\\r\\n'"]).output().unwrap();
+    let mut want = vec![0; 300_000];
+    want.extend_from_slice(b"\xff\0\r\n");
+    assert!(output.stdout == want);
+}
+
+#[test]
+fn the_environment_is_what_was_given_and_no_more() {
+    let place = Place::new();
+    let file = place.path("env");
+    std::fs::write(&file, "# comment\nFROM_FILE=1\nOVER=file\n").unwrap();
+    let output = place
+        .exec_command(["--env", "A=x y", "--env", "PASSED", "--env", "ABSENT", "--env", "OVER=flag"])
+        .arg("--env-file")
+        .arg(&file)
+        .arg("env | grep -v -e ^TZ= -e ^PWD= -e ^SHLVL= -e ^_= | sort")
+        .env("PASSED", "on")
+        .env("SECRET_OF_THE_CALLER", "no")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        "A=x y\nFROM_FILE=1\nHOME=/home/sandbox\nLANG=C.UTF-8\nMOLTIS_FILES_DIR=/home/sandbox/files\nOVER=flag\n\
+         PASSED=on\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
+    );
+}
+
+#[test]
+fn a_workspace_shows_and_keeps_its_mode() {
+    let place = Place::new();
+    let workspace = place.workspace();
+    std::fs::write(workspace.join("in.txt"), "in").unwrap();
+    let show = |mode: &str| format!("{}{mode}", workspace.display());
+    place.exec(["--workspace", &show(""), "pwd; cat in.txt; touch new 2>/dev/null || echo no"]).is(
+        0,
+        "/workspace\ninno\n",
+        "",
+    );
+    place.exec(["--workspace", &show(":rw"), "umask 022; echo out > out.txt; stat -c %U out.txt"]).is(
+        0,
+        "sandbox\n",
+        "",
+    );
+    let written = workspace.join("out.txt");
+    assert_eq!(std::fs::read_to_string(&written).unwrap(), "out\n");
+    use std::os::unix::fs::MetadataExt;
+    let owner = |path: &std::path::Path| std::fs::metadata(path).unwrap().uid();
+    assert_eq!(owner(&written), owner(&workspace), "files are the caller's");
+}
+
+#[test]
+fn when_the_time_is_up_all_is_ended_and_the_output_is_kept() {
+    let place = Place::new();
+    let marker = format!("{}", 5_000_000 + std::process::id());
+    let begun = Instant::now();
+    let ran = place.exec([
+        "--timeout",
+        "1s",
+        &format!("echo begun; trap '' TERM; (setsid sleep {marker} &); sleep {marker}"),
+    ]);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(124), "begun\n"), "{ran:?}");
+    assert!(ran.stderr.contains("time of 1 s was up"), "{ran:?}");
+    assert_eq!(processes_with(&marker), Vec::<String>::new());
+}
+
+#[test]
+fn ctrl_c_ends_the_whole_descent() {
+    let place = Place::new();
+    let marker = format!("{}", 6_000_000 + std::process::id());
+    let mut child = place
+        .exec_command([format!("(setsid sleep {marker} &); echo up; sleep {marker}")])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    wait_until("both run", || processes_with(&marker).len() == 2);
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(processes_with(&marker), Vec::<String>::new());
+    assert_eq!(place.left_running(), Vec::<String>::new());
+}
+
+#[test]
+fn kill_9_of_the_caller_ends_the_sandbox() {
+    let place = Place::new();
+    let marker = format!("{}", 7_000_000 + std::process::id());
+    let mut child = place
+        .exec_command([format!("(setsid sleep {marker} &); echo up; sleep {marker}")])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    wait_until("both run", || processes_with(&marker).len() == 2);
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    wait_until("both are gone", || processes_with(&marker).is_empty());
+    // Once its last process is gone, the next start sweeps what the killed one could not.
+    wait_until("a later start has swept", || {
+        place.exec(["true"]).is(0, "", "");
+        place.left_running().is_empty()
+    });
+}
+
+#[test]
+fn what_is_left_running_is_named_and_does_not_hold_the_answer() {
+    let place = Place::new();
+    let begun = Instant::now();
+    let ran = place.exec(["sleep 1000 & sleep 0.5; echo done"]);
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), "done\n"));
+    assert!(ran.stderr.contains("still running, ended with the sandbox:"), "{ran:?}");
+    assert!(ran.stderr.contains("sleep 1000"), "{ran:?}");
+}
+
+#[test]
+fn a_reader_that_leaves_ends_the_command() {
+    let place = Place::new();
+    let mut child = place.exec_command(["yes"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut some = [0; 4];
+    child.stdout.take().unwrap().read_exact(&mut some).unwrap();
+    assert_eq!(&some, b"y\ny\n");
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+}
+
+#[test]
+fn max_output_keeps_head_and_tail() {
+    let place = Place::new();
+    let ran = place.exec(["--max-output", "10", "printf 0123456789abcdef; printf e >&2"]).without_promises();
+    assert_eq!((ran.stdout.as_str(), ran.stderr.as_str()), ("01234\n[… 6 bytes cut …]\nbcdef", "e"));
+}
+
+#[test]
+fn json_is_one_whole_answer() {
+    let place = Place::new();
+    let ran = place.exec(["--json", "printf out; printf '\\377' >&2; sleep 1000 & sleep 0.5; exit 3"]);
+    assert_eq!(ran.status, Some(3));
+    let mut answer = ran.json();
+    assert!(answer["durationMs"].as_f64().unwrap() > 0.0);
+    assert_eq!(answer["sandbox"].as_str().unwrap().len(), 40);
+    assert_eq!(answer["leftovers"][0]["command"], "sleep 1000");
+    let fields = answer.as_object_mut().unwrap();
+    for volatile in ["durationMs", "sandbox", "leftovers", "notEnforced"] {
+        fields.remove(volatile).unwrap();
+    }
+    assert_eq!(
+        answer,
+        json!({
+            "backend": "namespaces", "exitCode": 3, "timedOut": false, "cancelled": false,
+            "stdout": "out", "stdoutBytes": 3, "stdoutCut": 0,
+            "stderr": "/w==", "stderrEncoding": "base64", "stderrBytes": 1, "stderrCut": 0,
+            "leftoversTotal": 1,
+        })
+    );
+}
+
+/// Command lines of processes on this machine that hold the marker, but for the program itself and shells that only
+/// have it in their script.
+fn processes_with(marker: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.trim_end() == format!("sleep {marker}") {
+            found.push(line);
+        }
+    }
+    found
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "not within 10 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn interrupt(child: &std::process::Child) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+}

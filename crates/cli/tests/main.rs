@@ -1,0 +1,7 @@
+//! The program as a user runs it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod bad_input;
+mod config;
+mod exec;
+mod support;

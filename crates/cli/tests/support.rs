@@ -1,0 +1,124 @@
+//! Running the program with a data directory and an environment of its own.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// A data directory, a home and a configuration directory that end with the test.
+pub struct Place {
+    folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().unwrap() };
+        for folder in [place.home(), place.config(), place.path("state")] {
+            std::fs::create_dir(folder).unwrap();
+        }
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.path("state").join("data")
+    }
+
+    pub fn home(&self) -> PathBuf {
+        self.path("home")
+    }
+
+    pub fn config(&self) -> PathBuf {
+        self.path("config")
+    }
+
+    /// A folder to use as a workspace.
+    pub fn workspace(&self) -> PathBuf {
+        let folder = self.path("workspace");
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    /// `moltis` with these arguments and nothing of our environment.
+    pub fn moltis<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_moltis"));
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.home())
+            .env("MOLTIS_DATA_DIR", self.data())
+            .env("MOLTIS_CONFIG_DIR", self.config())
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it; gives the exit status and what it printed.
+    pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        self.moltis(args).output().unwrap().into()
+    }
+
+    /// `moltis exec --backend namespaces` with these further arguments.
+    pub fn exec<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        self.exec_command(args).output().unwrap().into()
+    }
+
+    pub fn exec_command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = self.moltis(["exec", "--backend", "namespaces"]);
+        command.args(args);
+        command
+    }
+
+    /// What is left below `run` once every sandbox has ended.
+    pub fn left_running(&self) -> Vec<String> {
+        names(&self.data().join("run"))
+    }
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// What one run of the program gave.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ran {
+    pub status: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ran {
+    /// Without what an ordinary user is told of limits that are not kept for it.
+    pub fn without_promises(mut self) -> Self {
+        self.stderr = self
+            .stderr
+            .split_inclusive('\n')
+            .filter(|line| !line.starts_with("moltis: not enforced: "))
+            .collect();
+        self
+    }
+
+    #[track_caller]
+    pub fn is(self, status: i32, stdout: &str, stderr: &str) {
+        let want = Ran { status: Some(status), stdout: stdout.to_owned(), stderr: stderr.to_owned() };
+        assert_eq!(self.without_promises(), want);
+    }
+
+    /// The one JSON value that it printed.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+}

@@ -1,0 +1,144 @@
+//! The collected answer of one command, as `--json`, HTTP and MCP give it.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use moltis_sandbox::exec::{Ending, Leftover, Outcome, Status};
+use moltis_sandbox::{BackendName, ExecEvent, NotEnforced, Result, SandboxId};
+use serde::Serialize;
+
+use crate::{Capped, Cut};
+
+/// One stream of a collected answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collected {
+    /// What was kept, with a marker where bytes were cut.
+    pub bytes: Vec<u8>,
+    /// Bytes that the command wrote.
+    pub total: u64,
+    /// Bytes that were cut.
+    pub cut: u64,
+}
+
+impl From<Capped> for Collected {
+    fn from(capped: Capped) -> Self {
+        let total = capped.seen();
+        let (mut bytes, cut, tail) = capped.finish();
+        if let Some(cut) = &cut {
+            bytes.extend_from_slice(cut.marker().as_bytes());
+        }
+        bytes.extend_from_slice(&tail);
+        Self { bytes, total, cut: cut.map_or(0, |Cut { bytes, .. }| bytes) }
+    }
+}
+
+/// How one command ended and what it printed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Where it ran.
+    pub backend: BackendName,
+    /// The sandbox's opaque id.
+    pub sandbox: SandboxId,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Standard output, or the terminal's.
+    pub stdout: Collected,
+    /// Standard error.
+    pub stderr: Collected,
+    /// Built-in defaults that are not kept.
+    pub not_enforced: Vec<NotEnforced>,
+}
+
+/// Reads a command's events to the end, keeping at most `cap` bytes of each stream.
+///
+/// # Errors
+/// What the stream ends with, when that is not an exit.
+pub async fn collect(
+    events: &mut moltis_sandbox::exec::ExecEvents,
+    cap: usize,
+) -> Result<(Outcome, Collected, Collected)> {
+    let mut stdout = Capped::new(cap);
+    let mut stderr = Capped::new(cap);
+    while let Some(event) = events.next().await {
+        match event? {
+            ExecEvent::Stdout(bytes) => drop(stdout.push(&bytes)),
+            ExecEvent::Stderr(bytes) => drop(stderr.push(&bytes)),
+            ExecEvent::Exit(outcome) => return Ok((outcome, stdout.into(), stderr.into())),
+            ExecEvent::Started(_) | ExecEvent::Missed { .. } => {}
+        }
+    }
+    Err(crate::error::ended_without_exit())
+}
+
+/// The JSON form of an [`Answer`]; its fields are part of the interface.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Json<'a> {
+    backend: BackendName,
+    sandbox: &'a SandboxId,
+    /// What a shell would show: the code, 128 + signal, or 124 after a time-out.
+    exit_code: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<i32>,
+    timed_out: bool,
+    cancelled: bool,
+    duration_ms: f64,
+    stdout: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stdout_encoding: Option<&'static str>,
+    stdout_bytes: u64,
+    stdout_cut: u64,
+    stderr: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stderr_encoding: Option<&'static str>,
+    stderr_bytes: u64,
+    stderr_cut: u64,
+    leftovers: &'a [Leftover],
+    leftovers_total: u32,
+    not_enforced: &'a [NotEnforced],
+}
+
+impl Serialize for Answer {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        let (stdout, stdout_encoding) = text_or_base64(&self.stdout.bytes);
+        let (stderr, stderr_encoding) = text_or_base64(&self.stderr.bytes);
+        let outcome = &self.outcome;
+        Json {
+            backend: self.backend,
+            sandbox: &self.sandbox,
+            exit_code: outcome.exit_code(),
+            signal: match outcome.status {
+                Status::Signal(signal) => Some(signal),
+                Status::Code(_) => None,
+            },
+            timed_out: outcome.ending == Ending::TimedOut,
+            cancelled: outcome.ending == Ending::Cancelled,
+            duration_ms: milliseconds(outcome.duration),
+            stdout,
+            stdout_encoding,
+            stdout_bytes: self.stdout.total,
+            stdout_cut: self.stdout.cut,
+            stderr,
+            stderr_encoding,
+            stderr_bytes: self.stderr.total,
+            stderr_cut: self.stderr.cut,
+            leftovers: &outcome.leftovers,
+            leftovers_total: outcome.leftovers_total,
+            not_enforced: &self.not_enforced,
+        }
+        .serialize(serializer)
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Text as it is; anything that is not UTF-8 as base64 with the encoding named.
+fn text_or_base64(bytes: &[u8]) -> (String, Option<&'static str>) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (text.to_owned(), None),
+        Err(_) => (BASE64.encode(bytes), Some("base64")),
+    }
+}

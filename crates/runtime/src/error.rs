@@ -1,0 +1,74 @@
+//! Errors that arise in the runtime itself, not in a backend.
+
+use std::path::Path;
+
+use moltis_sandbox::{BackendName, Diagnosis, Error};
+
+/// What can go wrong between a caller's wish and a backend.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// A backend that this program does not hold.
+    #[error("the backend {0} is not part of this program")]
+    NotBuilt(BackendName),
+    /// None of the backends that `auto` may pick is usable.
+    #[error("no backend is usable here")]
+    NoneUsable(String),
+    /// Too little space left where Moltis keeps its state.
+    #[error("only {free} MiB are free below {place}, and new commands need {floor} MiB")]
+    DiskLow {
+        /// The data directory.
+        place: String,
+        /// Free space in MiB.
+        free: u64,
+        /// The floor in MiB.
+        floor: u64,
+    },
+    /// The data directory cannot be made or used.
+    #[error("cannot use the data directory {place}")]
+    DataDirectory {
+        /// The data directory.
+        place: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+impl RuntimeError {
+    pub(crate) fn data_directory(place: &Path, source: std::io::Error) -> Self {
+        Self::DataDirectory { place: place.display().to_string(), source }
+    }
+}
+
+impl From<RuntimeError> for Error {
+    fn from(error: RuntimeError) -> Self {
+        let message = error.to_string();
+        match error {
+            RuntimeError::NotBuilt(_) => Self::Unavailable(
+                Diagnosis::new("backend-not-built", message)
+                    .fix("`moltis sandbox status` lists the backends that are"),
+            ),
+            RuntimeError::NoneUsable(reasons) => Self::Unavailable(
+                Diagnosis::new("no-backend-usable", message)
+                    .cause(reasons)
+                    .fix("`moltis sandbox status` says for each what would make it usable"),
+            ),
+            RuntimeError::DiskLow { .. } => Self::Unavailable(
+                Diagnosis::new("disk-low", message)
+                    .fix("free some space, or name another place by --data-dir"),
+            ),
+            RuntimeError::DataDirectory { source, .. } => Self::Unavailable(
+                Diagnosis::new("data-dir-unusable", message)
+                    .cause(source)
+                    .fix("name a directory that you can write to by --data-dir or MOLTIS_DATA_DIR"),
+            ),
+        }
+    }
+}
+
+/// A command's events stopped without an exit: it may have run, and how it ended is not known.
+pub fn ended_without_exit() -> Error {
+    Error::Lost(
+        Diagnosis::new("exec-lost", "the command's stream ended before the command did")
+            .fix("look at what it did before running it again"),
+    )
+}

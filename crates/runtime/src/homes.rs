@@ -1,0 +1,38 @@
+//! Home folders: which host folder stands behind `/home/sandbox`, and the managed files beside it.
+
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use moltis_config::Config;
+use moltis_config::words::HomePersistence;
+use moltis_sandbox::{SandboxId, SessionKey};
+
+use crate::error::RuntimeError;
+
+/// The home of a session, made if it is missing; `None` where nothing is kept.
+pub fn home(config: &Config, key: &SessionKey) -> Result<Option<PathBuf>, RuntimeError> {
+    let data = &config.data_dir.value;
+    let sandbox = &config.tools.exec.sandbox;
+    let folder = match sandbox.home_persistence.value {
+        HomePersistence::Off => return Ok(None),
+        HomePersistence::Session => data.join("sandbox/home/session").join(SandboxId::of(key).as_str()),
+        // A relative folder lies in the data directory; joining an absolute one gives that one.
+        HomePersistence::Shared => data.join(&sandbox.shared_home_dir.value),
+    };
+    private_folder(&folder).map_err(|e| RuntimeError::data_directory(data, e))?;
+    Ok(Some(folder))
+}
+
+/// The folder of managed files, made if it is missing.
+pub fn managed_files(config: &Config) -> Result<PathBuf, RuntimeError> {
+    let data = &config.data_dir.value;
+    let folder = data.join("files");
+    private_folder(&folder).map_err(|e| RuntimeError::data_directory(data, e))?;
+    Ok(folder)
+}
+
+/// Makes a folder that is the owner's alone, and those above it; one that is there stays as it is.
+pub fn private_folder(folder: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}

@@ -1,0 +1,63 @@
+//! The backends of this program. The only place that names them by type.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use moltis_config::Config;
+use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Usable};
+use serde::Serialize;
+
+/// Every backend that this program holds, in the order in which `auto` tries them.
+pub struct Registry {
+    backends: Vec<Arc<dyn Backend>>,
+}
+
+/// What `moltis sandbox status` says of one backend.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BackendStatus {
+    /// Which one.
+    pub backend: BackendName,
+    /// Whether it can open a sandbox now.
+    pub usable: bool,
+    /// What it is and what it keeps, if it is usable.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub details: Option<Usable>,
+    /// Why it is not usable and how to mend that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<Diagnosis>,
+}
+
+impl BackendStatus {
+    pub(crate) fn new(backend: BackendName, detection: Detection) -> Self {
+        match detection {
+            Detection::Usable(usable) => Self { backend, usable: true, details: Some(*usable), reason: None },
+            Detection::Unusable(reason) => {
+                Self { backend, usable: false, details: None, reason: Some(reason) }
+            }
+        }
+    }
+}
+
+impl Registry {
+    /// The backends, set up for this configuration. `config_dir` is the folder of the user's configuration, which no
+    /// sandbox may see.
+    pub fn new(config: &Config, config_dir: Option<PathBuf>) -> Self {
+        let namespaces =
+            moltis_backend_namespaces::NamespacesBackend::new(moltis_backend_namespaces::Config {
+                data_dir: config.data_dir.value.clone(),
+                config_dir,
+            });
+        Self { backends: vec![Arc::new(namespaces)] }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> &[Arc<dyn Backend>] {
+        &self.backends
+    }
+
+    /// One by name.
+    pub fn get(&self, name: BackendName) -> Option<&Arc<dyn Backend>> {
+        self.backends.iter().find(|backend| backend.name() == name)
+    }
+}

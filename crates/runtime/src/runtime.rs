@@ -1,0 +1,128 @@
+//! The runtime: what every surface holds.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moltis_config::Config;
+use moltis_sandbox::{
+    BackendName, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SessionKey, Setting,
+};
+
+use crate::error::RuntimeError;
+use crate::homes;
+use crate::registry::{BackendStatus, Registry};
+use crate::router::{self, Route};
+use crate::settings::{Overrides, Settings};
+
+/// Free space in the data directory below which no new command starts, in bytes.
+const FREE_FLOOR: u64 = 1 << 30;
+
+/// Sessions on sandboxes, for one data directory.
+pub struct Runtime {
+    config: Arc<Config>,
+    registry: Registry,
+}
+
+/// A sandbox that was opened for a session.
+pub struct Opened {
+    /// The sandbox.
+    pub sandbox: Arc<dyn Sandbox>,
+    /// What holds it.
+    pub backend: BackendName,
+    /// Built-in defaults that are not kept.
+    pub not_enforced: Vec<NotEnforced>,
+    /// What else a person should know.
+    pub notes: Vec<String>,
+}
+
+impl Runtime {
+    /// A runtime with this configuration. `config_dir` is the folder of the user's configuration, which no sandbox
+    /// may see. Nothing is touched yet.
+    ///
+    /// # Errors
+    /// None now; a store that cannot be opened will be one.
+    pub fn new(config: Config, config_dir: Option<PathBuf>) -> Result<Self> {
+        let registry = Registry::new(&config, config_dir);
+        Ok(Self { config: Arc::new(config), registry })
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Time that a command may take when its caller names none.
+    pub fn default_timeout(&self) -> Duration {
+        self.config.tools.exec.default_timeout().value
+    }
+
+    /// Bytes kept of each stream of a collected answer.
+    pub fn max_output_bytes(&self) -> u64 {
+        self.config.tools.exec.max_output_bytes.value
+    }
+
+    /// What each backend is and whether it is usable, in `auto`'s order.
+    pub async fn backends(&self) -> Vec<BackendStatus> {
+        let mut all = Vec::new();
+        for name in BackendName::ALL {
+            let detection = match self.registry.get(name) {
+                Some(backend) => backend.detect().await,
+                None => Detection::Unusable(Error::from(RuntimeError::NotBuilt(name)).diagnosis().clone()),
+            };
+            all.push(BackendStatus::new(name, detection));
+        }
+        all
+    }
+
+    /// Opens a sandbox: an ephemeral one of its own, which ends with this process at the latest.
+    ///
+    /// # Errors
+    /// `Refused` when a demand cannot be kept, `Unavailable` when no sandbox can be had here and now, `Invalid` when
+    /// a setting cannot be right. Nothing is left behind on an error.
+    pub async fn open(&self, overrides: &Overrides) -> Result<Opened> {
+        self.make_room()?;
+        let settings = Settings::new(&self.config, overrides, ephemeral_key(), Lifetime::Ephemeral)?;
+        let host_memory = host_memory();
+        let choice = overrides.backend.unwrap_or(self.config.tools.exec.sandbox.backend);
+        let Route { backend, spec, not_enforced, notes } =
+            router::route(&self.registry, choice.value, |name| settings.on(name, host_memory)).await?;
+        let sandbox = backend.open(&spec).await?;
+        Ok(Opened { sandbox, backend: backend.name(), not_enforced, notes })
+    }
+
+    /// Makes the data directory and sees that there is room in it.
+    fn make_room(&self) -> Result<()> {
+        let place: &Setting<_> = &self.config.data_dir;
+        let place = &place.value;
+        homes::private_folder(place).map_err(|e| RuntimeError::data_directory(place, e))?;
+        let space = rustix::fs::statvfs(place).map_err(|e| RuntimeError::data_directory(place, e.into()))?;
+        let free = space.f_bavail.saturating_mul(space.f_frsize);
+        if free < FREE_FLOOR {
+            let mib = |bytes: u64| bytes >> 20;
+            let place = place.display().to_string();
+            return Err(RuntimeError::DiskLow { place, free: mib(free), floor: mib(FREE_FLOOR) }.into());
+        }
+        Ok(())
+    }
+}
+
+/// A key that no other process and no other call uses.
+fn ephemeral_key() -> SessionKey {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::{SystemTime, UNIX_EPOCH};
+
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let nanos = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let key = format!("ephemeral:{}:{nanos}:{number}", std::process::id());
+    // The text is never empty and far below the limit.
+    SessionKey::new(key).unwrap_or_else(|| unreachable!("an ephemeral key is a valid key"))
+}
+
+/// Memory of this machine in bytes.
+#[cfg(target_os = "linux")]
+fn host_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
+}
