@@ -230,10 +230,11 @@ fn other_abis_do_not_pass() {
 #[test]
 fn programs_fit_the_kernel_and_are_compiled_once() {
     let first = programs().unwrap();
-    assert_eq!(first.len(), 2);
+    assert_eq!(first.len(), 1);
     for program in first {
         assert_eq!(program.len() % 8, 0);
-        assert!(program.len() / 8 <= 4096, "{}", program.len() / 8);
+        // Short enough to be installed in a fraction of a launch.
+        assert!(program.len() / 8 <= 512, "{}", program.len() / 8);
     }
     assert!(std::ptr::eq(first, programs().unwrap()));
 }
