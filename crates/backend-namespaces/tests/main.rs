@@ -3,7 +3,9 @@
 
 mod confinement;
 mod lifecycle;
+mod limits;
 mod mounts;
+mod network;
 mod ordinary;
 mod processes;
 mod sources;
