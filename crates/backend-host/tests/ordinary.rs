@@ -54,8 +54,10 @@ pub async fn as_ordinary(base: &Path) {
         "{:?}",
         String::from_utf8_lossy(&ran.stderr)
     );
-    assert_eq!(marker.pids(), [0; 0]);
+    // The shell gave up; what it had started is left, and told.
+    assert!((1..=20).contains(&ran.outcome.leftovers_total), "{}", ran.outcome.leftovers_total);
     sandbox.close().await.unwrap();
+    assert_eq!(marker.pids(), [0; 0]);
 
     crate::files::only_three_folders(base).await;
 }
