@@ -139,7 +139,8 @@ pub enum WithoutIdmap {
     Plain,
 }
 
-/// One step of building the root. Paths are absolute and mean the new root; no link is ever followed there.
+/// One step of building the root. Paths are absolute and mean the new root. Directories, files and links are made on
+/// its own tmpfs only; on the way to other mount points no link is followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// Makes a directory; the one above it exists.
@@ -185,6 +186,10 @@ pub struct MountStep {
 /// What is done about a mount point that is not there or does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetPolicy {
+    /// A directory of the new root's own tmpfs, made if it is missing. Nothing that was mounted lies above it.
+    OwnDirectory,
+    /// A file of the new root's own tmpfs, made if it is missing. Nothing that was mounted lies above it.
+    OwnFile,
     /// It is made when it is missing; another kind of object in its place is an error.
     Make,
     /// As `Make`, but another kind of object in its place is renamed to `<name>.displaced-<n>` first.

@@ -112,8 +112,7 @@ impl NamespacesBackend {
 
     /// Takes up a running sandbox, if its agent answers.
     async fn adopt(&self, spec: &SandboxSpec, opening: &Opening, found: Process) -> Result<Served> {
-        let folder = opening.folder().ok_or(Error::Died)?;
-        let transport = UnixTransport::open(&folder, SOCKET, found.pid())?;
+        let transport = UnixTransport::open(opening.folder(), SOCKET, found.pid())?;
         status(&transport, SHORT_PATIENCE).await?;
         if let Lifetime::Idle(idle) = spec.lifetime {
             configure(&transport, opening::millis(idle), SHORT_PATIENCE).await?;
@@ -250,9 +249,9 @@ impl Backend for NamespacesBackend {
         let (state, id) = (Arc::clone(&self.state), id.clone());
         let remove = move || {
             let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(()) };
-            let lock = run.lock(&id)?;
+            let Some(folder) = run.lock_existing(&id)? else { return Ok(()) };
             let process = run.record(&id).and_then(|record| record.process());
-            state.end(&run, &id, lock, process.as_ref())
+            state.end(&id, folder, process.as_ref())
         };
         blocking(remove).await
     }

@@ -35,6 +35,7 @@ impl Caller {
         let (name, home) = passwd(uid);
         let mut homes: Vec<PathBuf> = home.into_iter().collect();
         homes.extend(std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute()));
+        homes.dedup();
         Self { uid, gid: rustix::process::getegid().as_raw(), name, homes }
     }
 

@@ -1,5 +1,5 @@
-//! What a data directory knows of its sandboxes: `run/<id>/sandbox.json` beside the agent's socket, and one lock file
-//! for each, so that two processes end with one sandbox.
+//! What a data directory knows of its sandboxes: `run/<id>/sandbox.json` beside the agent's socket. Whoever makes, finds
+//! or ends a sandbox holds the lock of its folder, so that two processes end with one sandbox.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -21,7 +21,7 @@ use crate::process::{Process, pid_realm};
 pub const SOCKET: &str = "agent.sock";
 
 const RECORD: &str = "sandbox.json";
-const NEW_RECORD: &str = ".sandbox.json";
+const LOCK: &str = "lock";
 
 /// Longest record in bytes.
 const MAX_RECORD: u64 = 64 * 1024;
@@ -78,138 +78,113 @@ impl RunDir {
         path.is_dir().then_some(Self { path })
     }
 
-    /// Ids of everything that has a folder or a lock.
+    /// Ids of everything that has a folder.
     pub fn ids(&self) -> Vec<SandboxId> {
         let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
-        let mut ids: Vec<_> = entries
-            .flatten()
-            .filter_map(|entry| {
-                let name = entry.file_name();
-                let name = name.to_str()?;
-                SandboxId::parse(name.strip_suffix(".lock").unwrap_or(name))
-            })
-            .collect();
+        let id = |entry: fs::DirEntry| SandboxId::parse(entry.file_name().to_str()?);
+        let mut ids: Vec<_> = entries.flatten().filter_map(id).collect();
         ids.sort_unstable();
-        ids.dedup();
         ids
     }
 
-    fn folder(&self, id: &SandboxId) -> PathBuf {
+    fn path_of(&self, id: &SandboxId) -> PathBuf {
         self.path.join(id.as_str())
     }
 
     /// The record of a sandbox; `None` if there is none that can be read.
     pub fn record(&self, id: &SandboxId) -> Option<Record> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.folder(id).join(RECORD)).ok()?;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path_of(id).join(RECORD)).ok()?;
         let mut text = Vec::new();
         file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    /// A sandbox's folder, if it is there.
+    /// A handle of a sandbox's folder, if it is there.
     pub fn open(&self, id: &SandboxId) -> Option<OwnedFd> {
-        open_directory(&self.folder(id)).ok()
+        open_directory(&self.path_of(id)).ok()
     }
 
-    /// Takes a sandbox's lock, waiting for whoever has it. Blocks.
+    /// Takes a sandbox's folder, which is made if it is missing, waiting for whoever has it. Blocks.
     ///
     /// # Errors
     /// [`Error::Locked`], [`Error::DataDir`].
-    pub fn lock(&self, id: &SandboxId) -> Result<Lock> {
-        let start = Instant::now();
-        let mut pause = Duration::from_micros(500);
-        loop {
-            match self.attempt(id, true)? {
-                Attempt::Taken(lock) => return Ok(lock),
-                Attempt::Held | Attempt::Nowhere => {}
-            }
-            if start.elapsed() > PATIENCE {
-                return Err(Error::Locked(PATIENCE.as_secs()));
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(20));
-        }
+    pub fn lock(&self, id: &SandboxId) -> Result<Folder> {
+        self.wait_for(id, true)?.ok_or(Error::Locked(0))
     }
 
-    /// Takes a sandbox's lock unless somebody has it.
+    /// Takes a sandbox's folder if there is one, waiting for whoever has it. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Locked`], [`Error::DataDir`].
+    pub fn lock_existing(&self, id: &SandboxId) -> Result<Option<Folder>> {
+        self.wait_for(id, false)
+    }
+
+    /// Takes a sandbox's folder if there is one and nobody has it.
     ///
     /// # Errors
     /// [`Error::DataDir`].
-    pub fn try_lock(&self, id: &SandboxId) -> Result<Option<Lock>> {
-        Ok(match self.attempt(id, true)? {
-            Attempt::Taken(lock) => Some(lock),
+    pub fn try_lock_existing(&self, id: &SandboxId) -> Result<Option<Folder>> {
+        Ok(match self.attempt(id, false)? {
+            Attempt::Taken(folder) => Some(folder),
             Attempt::Held | Attempt::Nowhere => None,
         })
     }
 
-    /// Takes the lock of a sandbox of which there may be nothing left, without making anything: `None` if there is
-    /// none, or, with `if_free`, if somebody has it. Blocks.
-    ///
-    /// # Errors
-    /// [`Error::Locked`], [`Error::DataDir`].
-    pub fn lock_what_is_left(&self, id: &SandboxId, if_free: bool) -> Result<Option<Lock>> {
+    fn wait_for(&self, id: &SandboxId, make: bool) -> Result<Option<Folder>> {
         let start = Instant::now();
+        let mut pause = Duration::from_micros(500);
         loop {
-            match self.attempt(id, false)? {
-                Attempt::Taken(lock) => return Ok(Some(lock)),
+            match self.attempt(id, make)? {
+                Attempt::Taken(folder) => return Ok(Some(folder)),
                 Attempt::Nowhere => return Ok(None),
-                Attempt::Held if if_free => return Ok(None),
                 Attempt::Held if start.elapsed() > PATIENCE => return Err(Error::Locked(PATIENCE.as_secs())),
-                Attempt::Held => std::thread::sleep(Duration::from_millis(1)),
+                Attempt::Held => std::thread::sleep(pause),
             }
+            pause = (pause * 2).min(Duration::from_millis(20));
         }
     }
 
-    fn attempt(&self, id: &SandboxId, create: bool) -> Result<Attempt> {
-        let path = self.path.join(format!("{id}.lock"));
+    fn attempt(&self, id: &SandboxId, make: bool) -> Result<Attempt> {
+        let path = self.path_of(id);
+        let failed = |cause: io::Error| Error::DataDir { path: path.clone(), cause };
         loop {
-            let opened = OpenOptions::new()
-                .write(true)
-                .create(create)
-                .truncate(false)
-                .mode(0o600)
-                .custom_flags(OFlags::NOFOLLOW.bits() as i32)
-                .open(&path);
-            let file = match opened {
-                Err(cause) if cause.kind() == io::ErrorKind::NotFound && !create => return Ok(Attempt::Nowhere),
-                opened => opened.map_err(Error::data_dir(&path))?,
+            if make {
+                match DirBuilder::new().mode(0o700).create(&path) {
+                    Err(cause) if cause.kind() != io::ErrorKind::AlreadyExists => return Err(failed(cause)),
+                    _ => {}
+                }
+            }
+            let handle = match open_directory(&path) {
+                Ok(handle) => File::from(handle),
+                Err(Errno::NOENT) if make => continue,
+                Err(Errno::NOENT) => return Ok(Attempt::Nowhere),
+                Err(errno) => return Err(failed(errno.into())),
             };
-            match file.try_lock() {
-                Ok(()) => {}
+            let file = match handle.try_lock() {
+                Ok(()) => None,
                 Err(TryLockError::WouldBlock) => return Ok(Attempt::Held),
-                Err(TryLockError::Error(cause)) => return Err(Error::DataDir { path, cause }),
-            }
-            // Whoever held it before may have removed the file that we now have locked.
-            let (Ok(ours), Ok(there)) = (file.metadata(), fs::symlink_metadata(&path)) else { continue };
+                // NFS locks only what is open for writing.
+                Err(TryLockError::Error(_)) => {
+                    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    let file = match openat(&handle, LOCK, flags, Mode::from_raw_mode(0o600)) {
+                        Err(Errno::NOENT) => continue,
+                        opened => File::from(opened.map_err(|errno| failed(errno.into()))?),
+                    };
+                    match file.try_lock() {
+                        Ok(()) => Some(file),
+                        Err(TryLockError::WouldBlock) => return Ok(Attempt::Held),
+                        Err(TryLockError::Error(cause)) => return Err(failed(cause)),
+                    }
+                }
+            };
+            // Whoever held it before may have removed the folder that we now have locked.
+            let (Ok(ours), Ok(there)) = (handle.metadata(), fs::symlink_metadata(&path)) else { continue };
             if (ours.dev(), ours.ino()) == (there.dev(), there.ino()) {
-                return Ok(Attempt::Taken(Lock { path, _file: file }));
+                return Ok(Attempt::Taken(Folder { path, handle, _lock: file, kept: false }));
             }
         }
-    }
-
-    /// Removes a sandbox's folder and all that we put there. The caller holds its lock, and the sandbox is over.
-    ///
-    /// # Errors
-    /// [`Error::DataDir`].
-    pub fn remove(&self, id: &SandboxId) -> Result<()> {
-        let path = self.folder(id);
-        match fs::remove_dir_all(&path) {
-            Err(cause) if cause.kind() != io::ErrorKind::NotFound => Err(Error::DataDir { path, cause }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Makes a sandbox's folder anew. The caller holds its lock, and there is no sandbox.
-    ///
-    /// # Errors
-    /// [`Error::DataDir`].
-    pub fn create(&self, id: &SandboxId) -> Result<Folder> {
-        self.remove(id)?;
-        let path = self.folder(id);
-        DirBuilder::new().mode(0o700).create(&path).map_err(Error::data_dir(&path))?;
-        let handle = open_directory(&path).map_err(|errno| Error::DataDir { path: path.clone(), cause: errno.into() })?;
-        Ok(Folder { path, handle, kept: false })
     }
 }
 
@@ -218,39 +193,68 @@ fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
     openat(CWD, path, flags, Mode::empty())
 }
 
-/// What came of trying to take a lock.
+/// What came of trying to take a folder.
 enum Attempt {
-    Taken(Lock),
+    Taken(Folder),
     Held,
     Nowhere,
 }
 
-/// A sandbox's lock; dropping it lets go. The file stays: only who knows that nothing else is left removes it.
-#[derive(Debug)]
-pub struct Lock {
-    path: PathBuf,
-    _file: File,
-}
-
-impl Lock {
-    /// Removes the file, while it is held.
-    pub fn remove(self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
-
-/// A sandbox's folder while the sandbox is being made. Dropping it removes it, unless it is kept.
+/// A sandbox's folder, locked. Dropping it removes it and lets go, unless it is kept.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
-    handle: OwnedFd,
+    handle: File,
+    _lock: Option<File>,
     kept: bool,
 }
 
 impl Folder {
     /// A handle of the folder.
-    pub fn handle(&self) -> &OwnedFd {
+    pub fn handle(&self) -> &File {
         &self.handle
+    }
+
+    /// Says whether the folder stays when this is dropped: it does as long as there is a sandbox behind it.
+    pub fn keep(&mut self, keep: bool) {
+        self.kept = keep;
+    }
+
+    /// Removes what an earlier sandbox left in it.
+    ///
+    /// # Errors
+    /// [`Error::DataDir`].
+    pub fn clear(&self) -> Result<()> {
+        for name in [SOCKET, RECORD] {
+            match unlinkat(&self.handle, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(errno) => return Err(self.failed(name, errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes it. The sandbox is over.
+    ///
+    /// # Errors
+    /// [`Error::DataDir`].
+    pub fn remove(mut self) -> Result<()> {
+        self.kept = true;
+        self.remove_all()
+    }
+
+    fn remove_all(&self) -> Result<()> {
+        self.clear()?;
+        let removed = match fs::remove_dir(&self.path) {
+            // Something that is not ours, or the lock.
+            Err(_) => fs::remove_dir_all(&self.path),
+            removed => removed,
+        };
+        removed.map_err(|cause| Error::DataDir { path: self.path.clone(), cause })
+    }
+
+    fn failed(&self, name: &str, errno: Errno) -> Error {
+        Error::DataDir { path: self.path.join(name), cause: errno.into() }
     }
 
     /// Makes the agent's socket: bound, and not yet listening. The path's length does not matter.
@@ -258,7 +262,6 @@ impl Folder {
     /// # Errors
     /// [`Error::NoSockets`], [`Error::DataDir`].
     pub fn bind_socket(&self) -> Result<OwnedFd> {
-        let path = || self.path.join(SOCKET);
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(Error::system("no socket can be made"))?;
         let through_handle = format!("/proc/self/fd/{}/{SOCKET}", self.handle.as_raw_fd());
@@ -267,42 +270,32 @@ impl Folder {
             Ok(()) => Ok(socket),
             // What vfat, some FUSE and network file systems say.
             Err(errno @ (Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS | Errno::NODEV)) => {
-                Err(Error::NoSockets { path: path(), cause: errno.into() })
+                Err(Error::NoSockets { path: self.path.join(SOCKET), cause: errno.into() })
             }
-            Err(errno) => Err(Error::DataDir { path: path(), cause: errno.into() }),
+            Err(errno) => Err(self.failed(SOCKET, errno)),
         }
     }
 
-    /// Writes the record; whoever reads it sees all of it or nothing.
+    /// Writes the record. Whoever reads it without the lock may see a part of it, which counts as none.
     ///
     /// # Errors
     /// [`Error::DataDir`].
     pub fn write(&self, record: &Record) -> Result<()> {
-        let path = self.path.join(NEW_RECORD);
-        let text = serde_json::to_vec(record).map_err(|e| Error::DataDir { path: path.clone(), cause: e.into() })?;
+        let path = || self.path.join(RECORD);
+        let text = serde_json::to_vec(record).map_err(|e| Error::DataDir { path: path(), cause: e.into() })?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(&self.handle, NEW_RECORD, flags, Mode::from_raw_mode(0o600))
-            .map_err(|errno| Error::DataDir { path: path.clone(), cause: errno.into() })?;
-        File::from(file).write_all(&text).map_err(Error::data_dir(&path))?;
-        rustix::fs::renameat(&self.handle, NEW_RECORD, &self.handle, RECORD)
-            .map_err(|errno| Error::DataDir { path, cause: errno.into() })
-    }
-
-    /// Leaves the folder in place.
-    pub fn keep(mut self) {
-        self.kept = true;
+        let file = openat(&self.handle, RECORD, flags, Mode::from_raw_mode(0o600))
+            .map_err(|errno| self.failed(RECORD, errno))?;
+        File::from(file).write_all(&text).map_err(|cause| Error::DataDir { path: path(), cause })
     }
 }
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        if self.kept {
-            return;
+        if !self.kept {
+            // What does not go now is swept later.
+            let _ = self.remove_all();
         }
-        for name in [SOCKET, NEW_RECORD, RECORD] {
-            let _ = unlinkat(&self.handle, name, AtFlags::empty());
-        }
-        let _ = fs::remove_dir(&self.path);
     }
 }
 
@@ -337,27 +330,33 @@ mod tests {
         let run = RunDir::make(&data).unwrap();
         assert_eq!(fs::metadata(&data).unwrap().mode() & 0o777, 0o700);
         let id = SandboxId::of(&SessionKey::new("s").unwrap());
-        let folder = run.create(&id).unwrap();
+        let mut folder = run.lock(&id).unwrap();
         folder.bind_socket().unwrap();
         folder.write(&record()).unwrap();
+        folder.keep(true);
+        drop(folder);
         assert_eq!(run.record(&id), Some(record()));
+        let folder = run.lock(&id).unwrap();
+        folder.clear().unwrap();
+        folder.bind_socket().unwrap();
         drop(folder);
         assert!(run.record(&id).is_none() && run.ids().is_empty());
-        run.create(&id).unwrap().keep();
-        assert_eq!(run.ids(), [id.clone()]);
-        run.remove(&id).unwrap();
     }
 
     #[test]
-    fn a_lock_is_held_by_one_at_a_time() {
+    fn a_folder_is_held_by_one_at_a_time() {
         let temp = tempfile::tempdir().unwrap();
         let run = RunDir::make(temp.path()).unwrap();
         let id = SandboxId::of(&SessionKey::new("s").unwrap());
-        let lock = run.lock(&id).unwrap();
-        assert!(run.try_lock(&id).unwrap().is_none());
-        lock.remove();
-        let lock = run.try_lock(&id).unwrap().unwrap();
-        drop(lock);
-        assert!(run.try_lock(&id).unwrap().is_some());
+        assert!(run.lock_existing(&id).unwrap().is_none());
+        let folder = run.lock(&id).unwrap();
+        assert!(run.try_lock_existing(&id).unwrap().is_none());
+        let waiting = std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| run.lock(&id).map(|_| ()));
+            folder.remove().unwrap();
+            waiting.join().unwrap()
+        });
+        waiting.unwrap();
+        assert_eq!(run.ids(), []);
     }
 }

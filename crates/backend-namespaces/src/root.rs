@@ -185,13 +185,14 @@ impl Plan {
 
     fn new_fs(&mut self, kind: &str, options: &[(&str, &str)], target: &str, attributes: u64) {
         let options = options.iter().map(|(name, value)| (bytes(name), bytes(value))).collect();
-        self.mount(Source::New { kind: bytes(kind), options }, target, attributes, TargetPolicy::Make);
+        self.mount(Source::New { kind: bytes(kind), options }, target, attributes, TargetPolicy::OwnDirectory);
     }
 
     /// A path of the host that everybody may read, at the same place inside.
-    fn host(&mut self, path: &Path, target: impl AsRef<[u8]>) {
-        let source = Source::Host { path: bytes(path.as_os_str().as_bytes()) };
-        self.mount(source, target, READ_ONLY | NOSUID | NODEV, TargetPolicy::Make);
+    fn host(&mut self, path: &Path, directory: bool) {
+        let path = path.as_os_str().as_bytes();
+        let policy = if directory { TargetPolicy::OwnDirectory } else { TargetPolicy::OwnFile };
+        self.mount(Source::Host { path: bytes(path) }, path, READ_ONLY | NOSUID | NODEV, policy);
     }
 
     /// A judged source at a target of the user's, with rules to match.
@@ -249,7 +250,7 @@ impl Plan {
         for name in ["null", "zero", "full", "random", "urandom", "tty"] {
             let path = format!("/dev/{name}");
             let source = Source::Host { path: bytes(&path) };
-            self.mount(source, &path, NOSUID | NOEXEC, TargetPolicy::Make);
+            self.mount(source, &path, NOSUID | NOEXEC, TargetPolicy::OwnFile);
         }
         for (name, target) in [
             ("fd", "/proc/self/fd"),
@@ -315,7 +316,7 @@ impl Plan {
         self.directory(HOME, 0o755);
         match home {
             Some(home) => {
-                self.bind(home, HOME.as_bytes(), MountMode::Rw, WithoutIdmap::Chown, TargetPolicy::Make);
+                self.bind(home, HOME.as_bytes(), MountMode::Rw, WithoutIdmap::Chown, TargetPolicy::OwnDirectory);
             }
             None => {
                 // What is written there is memory, which the limit counts.

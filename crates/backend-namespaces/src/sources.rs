@@ -158,7 +158,7 @@ impl Judge {
                 self.protect(Path::new(OsStr::from_bytes(socket)), "a container engine's socket", false);
             }
         }
-        let engines = [
+        let folders = [
             ".docker/run",
             ".docker/desktop",
             ".local/share/containers/podman/machine",
@@ -168,18 +168,26 @@ impl Judge {
             ".orbstack/run",
         ];
         for home in &caller.homes {
-            for engine in engines {
-                self.protect(&home.join(engine), "a container engine's folder", true);
+            for folder in folders {
+                let folder = home.join(folder);
+                // One that is not there hides nothing.
+                if folder.exists() {
+                    self.protect(&folder, "a container engine's folder", true);
+                }
             }
         }
         for path in ["/var/lib/docker", "/var/lib/containers", "/var/lib/containerd"] {
-            self.protect(Path::new(path), "a container engine's storage", true);
+            if Path::new(path).exists() {
+                self.protect(Path::new(path), "a container engine's storage", true);
+            }
         }
     }
 
     fn protect(&mut self, path: &Path, what: &str, inside: bool) {
-        let path = real(path);
-        let identity = rustix::fs::stat(&path).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        let opened = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok();
+        let stat = opened.as_ref().and_then(|handle| fstat(handle).ok());
+        let path = opened.and_then(|handle| real_path(handle).ok()).unwrap_or_else(|| real(path));
+        let identity = stat.map(|stat| (stat.st_dev, stat.st_ino));
         let what = format!("{what} ({})", path.display());
         self.protected.push(Protected { path, identity, what, inside });
     }

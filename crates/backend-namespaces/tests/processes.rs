@@ -45,7 +45,7 @@ async fn nothing_outlives_an_owner_that_is_killed() {
     assert!(eventually(|| sleeping(&id.to_string()).is_empty()).await);
     // What cannot go by itself goes with the next use of the data directory.
     let sandbox = host.open(&spec("other")).await;
-    assert_eq!(names(&host.path("data/run")), [spec("other").id().to_string(), format!("{}.lock", spec("other").id())]);
+    assert_eq!(names(&host.path("data/run")), [spec("other").id().to_string()]);
     assert!(eventually(|| cgroups(id.as_str()).is_empty()).await);
     sandbox.close().await.unwrap();
     assert_eq!(host.left_behind(), Vec::<String>::new());

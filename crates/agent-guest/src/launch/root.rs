@@ -3,13 +3,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use moltis_agent_protocol::launch::{Fault, MountStep, Source, Stage, Step, TargetPolicy};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat2, symlinkat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, mknodat, openat2, symlinkat};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, MoveMountFlags, UnmountFlags, mount_change, move_mount, unmount};
 use rustix::process::{chdir, fchdir, pivot_root, umask};
 
 use super::mount::{self, NODEV, NOSUID, READ_ONLY};
-use super::target::{self, Shape};
+use super::target::{self, Shape, relative};
 use super::{At, fault};
 
 /// Builds it and moves into it.
@@ -46,22 +46,21 @@ struct Builder<'r> {
 impl Builder<'_> {
     fn carry_out(&mut self, step: &Step) -> Result<(), Fault> {
         match step {
-            Step::Directory { path, mode } => target::open_above(self.root, path)
-                .and_then(|(above, name)| mkdirat(&above, name, Mode::from_raw_mode(*mode)))
-                .at(Stage::Root, path),
-            Step::Symlink { path, target } => target::open_above(self.root, path)
-                .and_then(|(above, name)| symlinkat(target.as_slice(), &above, name))
-                .at(Stage::Root, path),
+            Step::Directory { path, mode } => {
+                mkdirat(self.root, relative(path), Mode::from_raw_mode(*mode)).at(Stage::Root, path)
+            }
+            Step::Symlink { path, target } => {
+                symlinkat(target.as_slice(), self.root, relative(path)).at(Stage::Root, path)
+            }
             Step::File { path, mode, content } => self.file(path, *mode, content).at(Stage::Root, path),
             Step::Mount(step) => self.mount(step),
         }
     }
 
     fn file(&self, path: &[u8], mode: u32, content: &[u8]) -> rustix::io::Result<()> {
-        let (above, name) = target::open_above(self.root, path)?;
         let file = openat2(
-            &above,
-            name,
+            self.root,
+            relative(path),
             OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC,
             Mode::from_raw_mode(mode),
             ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS,
@@ -76,15 +75,36 @@ impl Builder<'_> {
 
     fn mount(&mut self, step: &MountStep) -> Result<(), Fault> {
         let Some(tree) = self.tree(step)? else { return Ok(()) };
-        let shape = Shape::of(mount::kind_of(&tree).at(Stage::Mount, &step.target)?);
-        let point = target::mount_point(self.root, &step.target, shape, step.target_policy)
-            .at(Stage::Target, &step.target)?;
-        let Some(point) = point else { return Ok(()) };
-        mount::attach(tree.as_fd(), point.as_fd()).at(Stage::Mount, &step.target)?;
+        match step.target_policy {
+            TargetPolicy::OwnDirectory | TargetPolicy::OwnFile => {
+                self.attach_to_own(tree.as_fd(), step).at(Stage::Mount, &step.target)?;
+            }
+            policy => {
+                let shape = Shape::of(mount::kind_of(&tree).at(Stage::Mount, &step.target)?);
+                let point = target::mount_point(self.root, &step.target, shape, policy)
+                    .at(Stage::Target, &step.target)?;
+                let Some(point) = point else { return Ok(()) };
+                mount::attach(tree.as_fd(), point.as_fd()).at(Stage::Mount, &step.target)?;
+            }
+        }
         if matches!(step.source, Source::Nothing) && self.nothing.is_none() {
             self.nothing = Some(tree);
         }
         Ok(())
+    }
+
+    /// Mounts on the tmpfs that only these steps have written to: its paths can be taken as they are.
+    fn attach_to_own(&self, tree: BorrowedFd<'_>, step: &MountStep) -> rustix::io::Result<()> {
+        let path = relative(&step.target);
+        let made = match step.target_policy {
+            TargetPolicy::OwnDirectory => mkdirat(self.root, path, Mode::from_raw_mode(0o755)),
+            _ => mknodat(self.root, path, FileType::RegularFile, Mode::from_raw_mode(0o644), 0),
+        };
+        match made {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        move_mount(tree, "", self.root, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
     }
 
     /// The detached mount of a step with its attributes set; `None` when the step is to be passed over.

@@ -43,13 +43,6 @@ pub fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
     beneath(root, if path.is_empty() { b"." } else { path }, OFlags::empty())
 }
 
-/// Splits off the last name and opens the directory above it.
-pub fn open_above<'p>(root: BorrowedFd<'_>, path: &'p [u8]) -> Result<(OwnedFd, &'p [u8])> {
-    let (above, name) = split(relative(path));
-    let above = if above.is_empty() { b"." } else { above };
-    Ok((beneath(root, above, OFlags::DIRECTORY)?, name))
-}
-
 /// Opens a mount point, making it and what is above it where the policy says so. `None`: to be passed over.
 pub fn mount_point(
     root: BorrowedFd<'_>,
@@ -114,7 +107,8 @@ fn directories(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
 
 /// Renames what stands in a mount point's place, so that nothing of it is lost and nothing of it is followed.
 fn displace(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
-    let (above, name) = open_above(root, path)?;
+    let (above, name) = split(relative(path));
+    let above = beneath(root, if above.is_empty() { b"." } else { above }, OFlags::DIRECTORY)?;
     for number in 1..=999 {
         let mut aside = name.to_vec();
         aside.extend_from_slice(format!(".displaced-{number}").as_bytes());
@@ -144,7 +138,8 @@ fn beneath(at: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {
     Err(Errno::AGAIN)
 }
 
-fn relative(path: &[u8]) -> &[u8] {
+/// An absolute path of the new root without its first slashes.
+pub fn relative(path: &[u8]) -> &[u8] {
     let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
     &path[start..]
 }

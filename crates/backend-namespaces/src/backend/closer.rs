@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use super::{State, blocking};
 use crate::error::Error;
 use crate::process::Process;
-use crate::record::{Lock, RunDir};
+use crate::record::{Folder, RunDir};
 
 /// Ends one sandbox. Dropping it lets go of the lifeline, which ends an ephemeral one.
 pub struct ProcessCloser {
@@ -48,7 +48,7 @@ impl Closer for ProcessCloser {
 }
 
 impl State {
-    /// Kills what there is of a sandbox and removes its groups. The caller holds its lock. Blocks.
+    /// Kills what there is of a sandbox and removes its groups. The caller holds its folder. Blocks.
     pub(super) fn end_process(&self, id: &SandboxId, process: Option<&Process>) -> Result<(), Error> {
         if let Some(process) = process {
             process.kill();
@@ -62,28 +62,30 @@ impl State {
         }
     }
 
-    /// Ends a sandbox and removes all of it, its lock included. Blocks.
+    /// Ends a sandbox and removes all of it. Blocks.
     pub(super) fn end(
         &self,
-        run: &RunDir,
         id: &SandboxId,
-        lock: Lock,
+        mut folder: Folder,
         process: Option<&Process>,
     ) -> Result<(), Error> {
+        folder.keep(true);
         self.end_process(id, process)?;
-        run.remove(id)?;
-        lock.remove();
-        Ok(())
+        folder.remove()
     }
 
     /// Removes what is left of a sandbox whose PID 1 was `process` and is over, unless another one of the same name
-    /// has taken its place since. With `if_free` it is left to whoever has the lock. Blocks.
+    /// has taken its place since. With `if_free` it is left to whoever has the folder. Blocks.
     pub(super) fn clear_away(&self, id: &SandboxId, process: &Process, if_free: bool) -> Result<(), Error> {
         let Some(run) = RunDir::find(&self.config.data_dir) else { return Ok(()) };
-        let Some(lock) = run.lock_what_is_left(id, if_free)? else { return Ok(()) };
+        let folder = if if_free { run.try_lock_existing(id)? } else { run.lock_existing(id)? };
+        let Some(mut folder) = folder else { return Ok(()) };
         match run.record(id) {
-            Some(record) if record.pid != process.pid() || record.process().is_some() => Ok(()),
-            _ => self.end(&run, id, lock, None),
+            Some(record) if record.pid != process.pid() || record.process().is_some() => {
+                folder.keep(true);
+                Ok(())
+            }
+            _ => self.end(id, folder, None),
         }
     }
 }

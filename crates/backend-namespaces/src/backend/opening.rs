@@ -1,6 +1,7 @@
 //! Opening one sandbox: judged, locked, launched, recorded. Each stage owns what it made and removes it when it is
 //! dropped, so that no error path leaves anything behind.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,7 +18,7 @@ use crate::launch::{self, Child, Descriptors};
 use crate::limits::Group;
 use crate::open::Connector;
 use crate::process::{Process, pid_realm};
-use crate::record::{Folder, Lock, Record, RunDir, SOCKET};
+use crate::record::{Folder, Record, RunDir, SOCKET};
 use crate::root::{self, Facts, Root, Sources};
 use crate::sources::Judge;
 use crate::{place, seccomp};
@@ -43,19 +44,18 @@ pub struct Served {
     pub lifeline: Option<OwnedFd>,
 }
 
-/// A sandbox whose sources are judged and whose lock is held.
+/// A sandbox whose sources are judged and whose folder is held.
 pub struct Opening {
     id: SandboxId,
     fingerprint: String,
     identity: Identity,
     sources: Option<Sources>,
-    run: RunDir,
     running: Option<(Record, Process)>,
-    lock: Held,
+    folder: Folder,
 }
 
 impl State {
-    /// Judges the spec, takes the lock and looks for the sandbox; if there is none, and nothing else must be waited
+    /// Judges the spec, takes the folder and looks for the sandbox; if there is none, and nothing else must be waited
     /// for, it is made at once. Blocks.
     pub(super) fn prepare(&self, spec: &SandboxSpec) -> Result<Prepared> {
         let identity = self.caller().identity(spec.sandbox_uid)?;
@@ -68,7 +68,7 @@ impl State {
         }
         let id = spec.id();
         self.sweep_if_due(&run, &id);
-        let lock = Held { lock: Some(run.lock(&id)?), keep: false };
+        let folder = run.lock(&id)?;
         let record = run.record(&id);
         let running = record.and_then(|record| record.process().map(|process| (record, process)));
         let mut opening = Opening {
@@ -76,13 +76,12 @@ impl State {
             fingerprint: spec.fingerprint(),
             identity,
             sources: Some(sources),
-            run,
             running,
-            lock,
+            folder,
         };
         if opening.running.is_some() || open {
-            // A lock that a running sandbox needs stays, whatever becomes of this opening.
-            opening.lock.keep = opening.running.is_some();
+            // A running sandbox keeps its folder, whatever becomes of this opening.
+            opening.folder.keep(opening.running.is_some());
             return Ok(Prepared::Opening(opening));
         }
         opening.launch(self, spec)?.go().map(|served| Prepared::Served(Box::new(served)))
@@ -99,17 +98,16 @@ impl Opening {
         process.try_clone().ok()
     }
 
-    /// The running sandbox's folder.
-    pub fn folder(&self) -> Option<OwnedFd> {
-        self.run.open(&self.id)
+    /// The sandbox's folder.
+    pub fn folder(&self) -> &File {
+        self.folder.handle()
     }
 
     /// Ends the sandbox that runs, which is of another spec or does not answer. Blocks.
     pub fn end_running(&mut self, state: &State) -> Result<()> {
         let Some((_, process)) = self.running.take() else { return Ok(()) };
         state.end_process(&self.id, Some(&process))?;
-        self.run.remove(&self.id)?;
-        self.lock.keep = false;
+        self.folder.keep(false);
         Ok(())
     }
 
@@ -127,7 +125,8 @@ impl Opening {
         let Root { steps, handed, handles, landlock } = root::plan(sources, facts)?;
         let limiter = state.limiter();
         // Whatever an earlier sandbox of this name left goes first.
-        let folder = self.run.create(&self.id)?;
+        let folder = self.folder;
+        folder.clear()?;
         let group = OwnGroup(limiter.create(&self.id, &spec.limits)?);
         let cgroup = group.0.as_ref().and_then(Group::directory).and_then(std::io::Result::ok);
         let (lifeline, held_lifeline) = match spec.lifetime {
@@ -173,8 +172,7 @@ impl Opening {
             fingerprint: self.fingerprint,
             created_secs: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
         })?;
-        let (lock, identity) = (self.lock, self.identity);
-        Ok(Launched { child, group, folder, lock, lifeline: held_lifeline, identity })
+        Ok(Launched { child, group, folder, lifeline: held_lifeline, identity: self.identity })
     }
 }
 
@@ -183,7 +181,6 @@ pub struct Launched {
     child: Child,
     group: OwnGroup,
     folder: Folder,
-    lock: Held,
     lifeline: Option<OwnedFd>,
     identity: Identity,
 }
@@ -208,7 +205,7 @@ impl Launched {
     /// # Errors
     /// What went wrong in the child; it is gone then.
     pub fn go(self) -> Result<Served> {
-        let Self { child, mut group, folder, mut lock, lifeline, .. } = self;
+        let Self { child, mut group, mut folder, lifeline, .. } = self;
         let process = child.go()?;
         let transport = match UnixTransport::open(folder.handle(), SOCKET, process.pid()) {
             Ok(transport) => transport,
@@ -218,24 +215,9 @@ impl Launched {
                 return Err(Error::Judged(error.into()));
             }
         };
-        folder.keep();
+        folder.keep(true);
         group.0 = None;
-        lock.keep = true;
         Ok(Served { process, transport, lifeline })
-    }
-}
-
-/// A lock whose file is removed with it, unless there is a sandbox behind it.
-struct Held {
-    lock: Option<Lock>,
-    keep: bool,
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let (Some(lock), false) = (self.lock.take(), self.keep) {
-            lock.remove();
-        }
     }
 }
 

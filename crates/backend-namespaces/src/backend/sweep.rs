@@ -33,17 +33,18 @@ impl State {
                 live.push(id);
                 continue;
             }
-            // Whoever has the lock is making it, or ending it.
-            let Ok(Some(lock)) = run.try_lock(&id) else {
+            // Whoever has the folder is making it, or ending it.
+            let Ok(Some(mut folder)) = run.try_lock_existing(&id) else {
                 live.push(id);
                 continue;
             };
-            // It may have been made anew before the lock was ours.
+            // It may have been made anew before the folder was ours.
             if is_dead(run.record(&id).as_ref()) {
                 found_dead = true;
                 // What does not go now is tried again at the next sweep.
-                let _ = self.end(run, &id, lock, None);
+                let _ = self.end(&id, folder, None);
             } else {
+                folder.keep(true);
                 live.push(id);
             }
         }

@@ -27,32 +27,34 @@ const OURS: &[&[u8]] = &[
 /// The host's folders.
 pub fn host(plan: &mut Plan) {
     for folder in FOLDERS {
-        entry(plan, Path::new(folder), Access::Read);
+        if folder == &"/nix/store" && Path::new(folder).is_dir() {
+            plan.directory("/nix", 0o755);
+        }
+        if let Some(directory) = entry(plan, Path::new(folder)) {
+            plan.allow_kind(folder.as_bytes(), directory, Access::Read);
+        }
     }
     etc::host(plan);
 }
 
 /// One path of the host: a link stays a link if it leads to what is there anyway, else what it leads to is mounted.
-pub fn entry(plan: &mut Plan, path: &Path, access: Access) {
-    let Ok(found) = fs::symlink_metadata(path) else { return };
-    let bytes = path.as_os_str().as_bytes();
+/// Answers whether what was mounted is a directory; `None` when nothing was.
+pub fn entry(plan: &mut Plan, path: &Path) -> Option<bool> {
+    let mut found = fs::symlink_metadata(path).ok()?;
     if found.is_symlink() {
-        let Ok(real) = fs::canonicalize(path) else { return };
+        let real = fs::canonicalize(path).ok()?;
         let visible = ["/usr", "/nix/store"].iter().any(|place| real.starts_with(place));
         if let (true, Ok(link)) = (visible, fs::read_link(path)) {
-            plan.symlink(bytes, link.as_os_str().as_bytes());
-            return;
+            plan.symlink(path.as_os_str().as_bytes(), link.as_os_str().as_bytes());
+            return None;
         }
-        if !real.is_dir() && !real.is_file() {
-            return;
-        }
-        plan.allow_kind(bytes, real.is_dir(), access);
-    } else if found.is_dir() || found.is_file() {
-        plan.allow_kind(bytes, found.is_dir(), access);
-    } else {
-        return;
+        found = fs::metadata(&real).ok()?;
     }
-    plan.host(path, bytes);
+    if !found.is_dir() && !found.is_file() {
+        return None;
+    }
+    plan.host(path, found.is_dir());
+    Some(found.is_dir())
 }
 
 /// The folders of a root directory, and what programs need of its `/etc`.
@@ -106,7 +108,8 @@ fn rootfs_entry(plan: &mut Plan, directory: &OwnedFd, name: &[u8], target: &[u8]
     plan.allow_kind(target, directory_entry, Access::Read);
     let attributes = READ_ONLY | NOSUID | NODEV;
     let source = plan.judged(judged, attributes, None);
-    plan.mount(source, target, attributes, TargetPolicy::Make);
+    let policy = if directory_entry { TargetPolicy::OwnDirectory } else { TargetPolicy::OwnFile };
+    plan.mount(source, target, attributes, policy);
     Ok(())
 }
 
