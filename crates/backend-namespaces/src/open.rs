@@ -229,7 +229,8 @@ impl Uplink {
         }
         let text = String::from_utf8_lossy(message.strip_prefix(b"E").unwrap_or(&message));
         // pasta says so of each of its lines where no system log listens.
-        let own = text.lines().filter(|line| !(line.starts_with("Failed to send") && line.ends_with("syslog")));
+        let own =
+            text.lines().filter(|line| !(line.starts_with("Failed to send") && line.ends_with("syslog")));
         let text = own.collect::<Vec<_>>().join("\n").trim().to_owned();
         Err(if text.is_empty() { "it ended without a word".to_owned() } else { text })
     }
