@@ -37,11 +37,14 @@ const MAX_PENDING: usize = 64;
 /// Length of that queue; the kernel may shorten it.
 const BACKLOG: i32 = 4096;
 
-/// Time that a supervisor has to end its command beyond the command's own time.
-const BACKSTOP: Duration = Duration::from_millis(2500);
+/// Time that a supervisor has to end its command beyond the command's own time. A busy machine may need some.
+const BACKSTOP: Duration = Duration::from_secs(5);
 
 /// Time between two attempts to kill escapees.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Time until another look at escapees that are dead, but not yet buried: a tracer elsewhere may hold them for long.
+const DEAD_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time for which nothing is accepted after descriptors or memory ran out.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -245,7 +248,11 @@ impl Agent {
 
     fn sweep_escapees(&mut self, now: Instant) {
         let attempt = descent::kill(|pid| !self.registry.contains(pid));
-        self.sweep = (attempt != Attempt::Nobody).then(|| now + SWEEP_INTERVAL);
+        self.sweep = match attempt {
+            Attempt::Nobody => None,
+            Attempt::OnlyDead => Some(now + DEAD_INTERVAL),
+            Attempt::Killed => Some(now + SWEEP_INTERVAL),
+        };
         self.reap();
     }
 
@@ -421,8 +428,10 @@ impl Agent {
                 // SAFETY: the descriptor was kept open for this process, whose copy of the agent is never dropped.
                 let signals = unsafe { OwnedFd::from_raw_fd(self.signals.as_raw_fd()) };
                 let (cwd, limits) = (std::mem::take(&mut self.cwd), std::mem::take(&mut self.limits));
-                process::run(Job { process: number, start, cwd, limits, conn, control: theirs, signals });
-                exit()
+                let ended =
+                    process::run(Job { process: number, start, cwd, limits, conn, control: theirs, signals });
+                // Otherwise PID 1 looks for what is left of the descent.
+                exit(i32::from(!ended))
             }
         }
     }
@@ -460,7 +469,7 @@ impl Agent {
                 if rustix::io::write(&conn, &hello::hello()).is_ok() {
                     let _ = task(Connection::new(conn));
                 }
-                exit()
+                exit(0)
             }
         }
     }
@@ -500,7 +509,7 @@ fn fork(keep: &mut [RawFd]) -> Result<Option<i32>, Errno> {
         0 => {
             keep.sort_unstable();
             if startup::close_gaps(keep).is_err() {
-                exit()
+                exit(1)
             }
             Ok(None)
         }
@@ -510,9 +519,9 @@ fn fork(keep: &mut [RawFd]) -> Result<Option<i32>, Errno> {
 }
 
 /// Ends an operation's process without running anything of PID 1's.
-fn exit() -> ! {
+fn exit(code: i32) -> ! {
     // SAFETY: ends the process.
-    unsafe { libc::_exit(0) }
+    unsafe { libc::_exit(code) }
 }
 
 fn refuse(conn: &OwnedFd, errno: Errno) {

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use moltis_agent_protocol::frame::{self, HEADER_BYTES, Header, Kind};
-use moltis_agent_protocol::message::{Failure, FailureCode, Reply};
+use moltis_agent_protocol::message::Reply;
 
 /// A connection whose hello and request have been read.
 pub struct Connection {
@@ -31,19 +31,6 @@ impl Connection {
     pub fn reply(&mut self, reply: &Reply) -> io::Result<()> {
         let frame = frame::encode_control(reply).map_err(io::Error::other)?;
         self.stream.write_all(&frame)
-    }
-
-    /// Sends a failure.
-    ///
-    /// # Errors
-    /// When the host is gone.
-    pub fn fail(
-        &mut self,
-        code: FailureCode,
-        message: impl Into<String>,
-        errno: Option<i32>,
-    ) -> io::Result<()> {
-        self.reply(&Reply::Failed(Failure { code, message: message.into(), errno }))
     }
 
     /// Sends raw bytes in one frame; `bytes` must not be longer than [`frame::MAX_RAW`].

@@ -21,8 +21,8 @@ const MAX_NAMED: usize = 64;
 pub const MAX_COMMAND: usize = 256;
 
 /// Looks around for new processes at most this often before the killing begins, come what may: somebody outside the
-/// descent may be waking its processes up.
-const MAX_LOOKS: usize = 64;
+/// descent may be waking its processes up, and the dead want to be buried.
+const MAX_LOOKS: usize = 16;
 
 /// A process, and who its parent was when it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,28 +46,32 @@ pub enum Attempt {
 
 /// All that descend from this process by the children that `root` accepts, parents before their children.
 pub fn members(root: impl Fn(i32) -> bool) -> Vec<Member> {
+    look(root, |_| {})
+}
+
+/// As [`members`], telling of each at the moment it is found: some do not live long.
+fn look(root: impl Fn(i32) -> bool, mut tell: impl FnMut(Member)) -> Vec<Member> {
     let own = std::process::id() as i32;
     let mut walk = Walk::default();
     let mut found = Vec::new();
+    let mut seen = BTreeSet::new();
     walk.children(own, &mut found);
     found.retain(|member| root(member.pid));
-    let mut next = 0;
-    let mut seen: BTreeSet<i32> = found.iter().map(|member| member.pid).collect();
-    while let Some(member) = found.get(next).copied() {
-        next += 1;
-        let known = found.len();
-        walk.children(member.pid, &mut found);
-        // A process that moves while we look may be met twice.
-        let mut at = known;
-        while let Some(member) = found.get(at) {
+    let (mut next, mut known) = (0, 0);
+    loop {
+        while let Some(member) = found.get(known) {
+            // A process that moves while we look may be met twice.
             if seen.insert(member.pid) {
-                at += 1;
+                tell(*member);
+                known += 1;
             } else {
-                found.swap_remove(at);
+                found.swap_remove(known);
             }
         }
+        let Some(member) = found.get(next).copied() else { return found };
+        next += 1;
+        walk.children(member.pid, &mut found);
     }
-    found
 }
 
 /// Asks a descent to end: `SIGTERM`, and `SIGCONT` so that the stopped hear it.
@@ -81,25 +85,23 @@ pub fn terminate() {
 /// Stops all of a descent, then kills all of it. The caller reaps, and repeats this until nothing is left.
 pub fn kill(root: impl Fn(i32) -> bool) -> Attempt {
     let mut stopped = BTreeSet::new();
-    let mut all = members(&root);
+    let mut all = Vec::new();
+    for _ in 0..MAX_LOOKS {
+        let before = stopped.len();
+        all = look(&root, |member| {
+            if stopped.insert(member.pid) {
+                signal(member, Signal::STOP);
+            }
+        });
+        if stopped.len() == before {
+            break;
+        }
+    }
     if all.is_empty() {
-        return Attempt::Nobody;
+        return if stopped.is_empty() { Attempt::Nobody } else { Attempt::Killed };
     }
     if all.iter().all(|member| is_dead(member.pid)) {
         return Attempt::OnlyDead;
-    }
-    for _ in 0..MAX_LOOKS {
-        let mut new = false;
-        for member in &all {
-            if stopped.insert(member.pid) {
-                signal(*member, Signal::STOP);
-                new = true;
-            }
-        }
-        if !new {
-            break;
-        }
-        all = members(&root);
     }
     for member in &all {
         signal(*member, Signal::KILL);

@@ -64,8 +64,8 @@ pub struct Job {
     pub signals: OwnedFd,
 }
 
-/// Runs the command and stays until it and all its descent are over.
-pub fn run(job: Job) {
+/// Runs the command and stays until it and all its descent are over; `false` if it could not stay that long.
+pub fn run(job: Job) -> bool {
     let background = job.start.background;
     let timeout = Some(job.start.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
     let mut outbox = Outbox::default();
@@ -76,7 +76,7 @@ pub fn run(job: Job) {
         Err(failure) => {
             outbox.reply(&Reply::Failed(failure));
             let _ = outbox.flush(&job.conn);
-            return;
+            return true;
         }
     };
     let pid = running.main.as_raw_pid() as u32;
@@ -117,7 +117,7 @@ pub fn run(job: Job) {
         unused_told: false,
         let_go: false,
     }
-    .supervise();
+    .supervise()
 }
 
 /// A command that has been started.
@@ -259,15 +259,15 @@ struct Ready {
 }
 
 impl Supervisor {
-    fn supervise(&mut self) {
+    fn supervise(&mut self) -> bool {
         let mut set = PollSet::default();
         loop {
             self.progress();
             if self.is_over() {
-                return;
+                return true;
             }
             self.report_unused();
-            let Some(ready) = self.wait(&mut set) else { return };
+            let Some(ready) = self.wait(&mut set) else { return false };
             if ready.signals {
                 startup::drain(&self.signals);
                 self.reap();

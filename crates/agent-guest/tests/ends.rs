@@ -240,20 +240,25 @@ fn a_supervisor_that_cannot_act_meets_the_backstop() {
     // Frozen in a way that is not a stop: traced by somebody who never lets it go on.
     let supervisor = parent(pid) as i32;
     // SAFETY: traces a process of ours; it is let go by its death.
-    let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, supervisor, 0, 0) } == 0
-        && unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, supervisor, 0, 0) } == 0;
+    let traced = unsafe {
+        libc::ptrace(libc::PTRACE_SEIZE, supervisor, 0, 0) == 0
+            && libc::ptrace(libc::PTRACE_INTERRUPT, supervisor, 0, 0) == 0
+    };
     if !traced {
         // Only root may look into a process that forbids it.
         assert!(!rustix::process::getuid().is_root());
         return;
     }
-    let mut status = 0;
-    // SAFETY: waits for the stop, and in the end for the tracee's death.
-    unsafe { libc::waitpid(supervisor, &raw mut status, libc::__WALL) };
+    let wait = || {
+        let mut status = 0;
+        // SAFETY: waits for a process that is traced from here; only `status` is written.
+        unsafe { libc::waitpid(supervisor, &raw mut status, libc::__WALL) }
+    };
+    assert_eq!(wait(), supervisor, "it has stopped");
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(alive(&token).len(), 1, "it was frozen indeed");
     // The dead one stays with its tracer until that has heard of it.
-    within(LONG, || (unsafe { libc::waitpid(supervisor, &raw mut status, libc::__WALL) } > 0).then_some(()));
+    assert_eq!(wait(), supervisor, "it has been killed");
     assert_none_left(&token, Duration::from_secs(2));
     drop(conn);
 }
