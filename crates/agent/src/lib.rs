@@ -1,7 +1,7 @@
 //! Host side of the guest agent of Moltis.
 //!
-//! A backend brings a [`Transport`](transport::Transport) that reaches the agent in its sandbox and gets an
-//! [`AgentSandbox`](sandbox::AgentSandbox), which runs commands, serves files and forwards ports through it. Every
+//! A backend brings a [`Transport`] that reaches the agent in its sandbox and gets an
+//! [`AgentSandbox`], which runs commands, serves files and forwards ports through it. Every
 //! operation has a connection of its own, so that the kernel does the flow control. Every byte that comes from the
 //! agent is treated as hostile: frames, lists and names are bounded and checked, and what does not fit ends the
 //! operation.
