@@ -12,6 +12,7 @@ mod registry;
 mod router;
 mod runtime;
 mod settings;
+pub mod store;
 
 pub use answer::{Answer, Collected, collect};
 pub use capped::{Capped, Cut};

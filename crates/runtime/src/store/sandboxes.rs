@@ -1,0 +1,182 @@
+//! What is intended with each session's sandbox, written down before it is done.
+//!
+//! A row is changed under the session's lock only. So whoever has the lock and finds `opening` or `closing` knows
+//! that the process that wrote it has died in between, and cleans up after it first. Each opening has a number of its
+//! own, by which a late change to an earlier sandbox is recognised.
+
+use moltis_sandbox::BackendName;
+use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ToSql, ToSqlOutput, ValueRef};
+use rusqlite::{OptionalExtension, Row, params};
+use serde::Serialize;
+
+use super::SessionLock;
+use super::caller::Caller;
+use super::database::{Database, Fault};
+use super::error::{Result, StoreError};
+use super::sessions::{self, Session, SessionNumber, malformed, millis, since_1970};
+
+/// What was last written down about a sandbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SandboxState {
+    /// Somebody was about to start it.
+    Opening,
+    /// It was started.
+    Running,
+    /// Somebody was about to end it.
+    Closing,
+}
+
+impl SandboxState {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Opening => "opening",
+            Self::Running => "running",
+            Self::Closing => "closing",
+        }
+    }
+}
+
+impl FromSql for SandboxState {
+    fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
+        match value.as_str()? {
+            "opening" => Ok(Self::Opening),
+            "running" => Ok(Self::Running),
+            "closing" => Ok(Self::Closing),
+            _ => Err(FromSqlError::InvalidType),
+        }
+    }
+}
+
+impl ToSql for SandboxState {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        Ok(self.as_str().into())
+    }
+}
+
+/// A session's sandbox as it was written down. Whether it lives only its backend knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredSandbox {
+    /// Which opening of the session it comes from.
+    pub generation: u64,
+    /// What holds it.
+    pub backend: BackendName,
+    /// What it was opened with.
+    pub fingerprint: String,
+    /// What was last intended or reached.
+    pub state: SandboxState,
+    /// When somebody began to open it, in milliseconds since 1970.
+    pub created_millis: u64,
+    /// Who began to open it.
+    pub opened_by: Caller,
+}
+
+impl StoredSandbox {
+    /// Reads six columns from `at` on; `None` where the join found nothing.
+    pub(super) fn read(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<Self>> {
+        let Some(generation) = row.get::<_, Option<i64>>(at)? else { return Ok(None) };
+        let backend: String = row.get(at + 1)?;
+        Ok(Some(Self {
+            generation: since_1970(generation),
+            backend: backend.parse().map_err(|()| malformed(at + 1))?,
+            fingerprint: row.get(at + 2)?,
+            state: row.get(at + 3)?,
+            created_millis: since_1970(row.get(at + 4)?),
+            opened_by: row.get(at + 5)?,
+        }))
+    }
+}
+
+impl Database {
+    /// Writes down that a sandbox is about to be opened, in place of whatever was written down before, and gives its
+    /// generation.
+    ///
+    /// # Errors
+    /// `NoSession` when the session was removed meanwhile.
+    pub fn sandbox_opening(
+        &mut self,
+        lock: &SessionLock,
+        backend: BackendName,
+        fingerprint: &str,
+        by: &Caller,
+        now_millis: u64,
+    ) -> Result<u64> {
+        let session = lock.session();
+        self.write(|t| {
+            let generation: Option<i64> = t
+                .prepare_cached("UPDATE sessions SET openings = openings + 1 WHERE id = ?1 RETURNING openings")?
+                .query_row([session.0], |row| row.get(0))
+                .optional()?;
+            let generation = generation.ok_or(StoreError::NoSession)?;
+            t.prepare_cached(
+                "INSERT INTO sandboxes (session, generation, backend, fingerprint, state, created, opened_by)
+                 VALUES (?1, ?2, ?3, ?4, 'opening', ?5, ?6)
+                 ON CONFLICT (session) DO UPDATE SET generation = excluded.generation, backend = excluded.backend,
+                     fingerprint = excluded.fingerprint, state = excluded.state, created = excluded.created,
+                     opened_by = excluded.opened_by",
+            )?
+            .execute(params![session.0, generation, backend.as_str(), fingerprint, millis(now_millis), by])?;
+            Ok(since_1970(generation))
+        })
+    }
+
+    /// Writes down that the sandbox runs, or that it is about to be ended.
+    ///
+    /// # Errors
+    /// `SandboxChanged` when another one was opened meanwhile.
+    pub fn sandbox_state(&mut self, lock: &SessionLock, generation: u64, state: SandboxState) -> Result<()> {
+        self.write(|t| {
+            let changed = t
+                .prepare_cached("UPDATE sandboxes SET state = ?3 WHERE session = ?1 AND generation = ?2")?
+                .execute(params![lock.session().0, millis(generation), state])?;
+            changed_one(changed)
+        })
+    }
+
+    /// Writes down that the sandbox is gone. Background commands that it held are lost; how many is the answer.
+    ///
+    /// # Errors
+    /// `SandboxChanged` when another one was opened meanwhile.
+    pub fn sandbox_gone(&mut self, lock: &SessionLock, generation: u64) -> Result<usize> {
+        let session = lock.session();
+        self.write(|t| {
+            let changed = t
+                .prepare_cached("DELETE FROM sandboxes WHERE session = ?1 AND generation = ?2")?
+                .execute(params![session.0, millis(generation)])?;
+            changed_one(changed)?;
+            Ok(t.prepare_cached(
+                "UPDATE commands SET state = 'lost', owner = NULL
+                 WHERE session = ?1 AND state = 'running' AND background = 1",
+            )?
+            .execute([session.0])?)
+        })
+    }
+
+    /// Sessions that have a sandbox, the longest unused first.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`].
+    pub fn sandboxes(&self) -> Result<Vec<Session>> {
+        self.read(|c| {
+            let mut query = c.prepare_cached(&format!(
+                "SELECT {} WHERE b.session IS NOT NULL AND s.id IN (SELECT session FROM sandboxes)
+                 ORDER BY s.last_used",
+                sessions::columns()
+            ))?;
+            let rows = query.query_map([], sessions::read)?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        })
+    }
+}
+
+fn changed_one(changed: usize) -> Result<(), Fault> {
+    if changed == 0 { Err(StoreError::SandboxChanged.into()) } else { Ok(()) }
+}
+
+impl SessionLock {
+    /// The session that it locks.
+    pub fn session(&self) -> SessionNumber {
+        self.session
+    }
+}

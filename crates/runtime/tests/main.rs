@@ -1,0 +1,6 @@
+//! What the runtime promises to those who use it.
+
+// All of this is test code; the lint knows only functions marked as tests.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod store;
