@@ -40,15 +40,15 @@ pub struct Config {
 }
 
 /// `restricted-host`: a cleared environment and rlimits, no isolation.
-pub struct RestrictedHostBackend(Host);
+pub struct RestrictedHostBackend(Arc<Host>);
 
 /// `none`: straight on the host.
-pub struct NoneBackend(Host);
+pub struct NoneBackend(Arc<Host>);
 
 impl RestrictedHostBackend {
     /// Over this data directory.
     pub fn new(config: Config) -> Self {
-        Self(Host::new(BackendName::RestrictedHost, config))
+        Self(Arc::new(Host::new(BackendName::RestrictedHost, config)))
     }
 
     /// Removes the scratch folder of a session that is given up for good. Its sandbox has been closed or removed.
@@ -63,7 +63,7 @@ impl RestrictedHostBackend {
 impl NoneBackend {
     /// Over this data directory.
     pub fn new(config: Config) -> Self {
-        Self(Host::new(BackendName::None, config))
+        Self(Arc::new(Host::new(BackendName::None, config)))
     }
 
     /// Removes the scratch folder of a session that is given up for good. Its sandbox has been closed or removed.
@@ -95,7 +95,7 @@ impl Backend for RestrictedHostBackend {
     }
 
     async fn open(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Arc<dyn Sandbox>> {
-        Ok(self.0.open(spec).await?)
+        Ok(Host::open_whole(&self.0, spec).await?)
     }
 
     async fn list(&self) -> moltis_sandbox::Result<Vec<SandboxRecord>> {
@@ -127,7 +127,7 @@ impl Backend for NoneBackend {
     }
 
     async fn open(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Arc<dyn Sandbox>> {
-        Ok(self.0.open(spec).await?)
+        Ok(Host::open_whole(&self.0, spec).await?)
     }
 
     async fn list(&self) -> moltis_sandbox::Result<Vec<SandboxRecord>> {
@@ -206,7 +206,17 @@ impl Host {
     }
 
     async fn program(&self) -> Result<&Program> {
-        self.program.get_or_try_init(|| Program::find(&self.config.data_dir)).await
+        let data_dir = self.config.data_dir.clone();
+        // In a task of its own, so that the trial is seen to its end even if nobody waits for it any more.
+        let find = || async { whole(tokio::spawn(async move { Program::find(&data_dir).await })).await };
+        self.program.get_or_try_init(find).await
+    }
+
+    /// Opens in a task of its own: an opening that is given up half-way comes to its end all the same, and what it made
+    /// is dropped like any other handle.
+    async fn open_whole(this: &Arc<Self>, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let (this, spec) = (Arc::clone(this), spec.clone());
+        whole(tokio::spawn(async move { this.open(&spec).await })).await
     }
 
     /// The shell; without one, what its absence is noticed by when a command line is run.
@@ -383,21 +393,30 @@ impl Host {
         blocking(move || scratch::remove(&data_dir, &id)).await
     }
 
+    /// What there is. Ephemeral ones whose agent is over are no sandboxes any more: their remains are removed.
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
         let (data_dir, name) = (self.config.data_dir.clone(), self.name);
-        blocking(move || {
+        let (found, remains) = blocking(move || {
+            folder::sweep_empty(&data_dir);
             let records =
                 folder::records(&data_dir)?.into_iter().filter(|(_, record)| record.backend == name);
-            Ok(records
-                .map(|(id, record)| SandboxRecord {
-                    id,
-                    running: record.process.find().is_some(),
-                    fingerprint: record.fingerprint,
-                    created_secs: record.created_secs,
-                })
-                .collect())
+            let (mut found, mut remains) = (Vec::new(), Vec::new());
+            for (id, record) in records {
+                let running = record.process.find().is_some();
+                if record.ephemeral && !running {
+                    remains.push(id);
+                    continue;
+                }
+                let Record { fingerprint, created_secs, .. } = record;
+                found.push(SandboxRecord { id, fingerprint, running, created_secs });
+            }
+            Ok((found, remains))
         })
-        .await
+        .await?;
+        for id in remains {
+            self.remove(&id).await?;
+        }
+        Ok(found)
     }
 
     async fn remove(&self, id: &SandboxId) -> Result<()> {
@@ -420,6 +439,10 @@ impl Host {
         folder.clear();
         Ok(())
     }
+}
+
+async fn whole<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
+    task.await.map_err(|_| Error::ShuttingDown)?
 }
 
 /// Ends an agent that listens here though nothing is written down of it: its opener died in between.

@@ -29,6 +29,9 @@ const MAX_RECORD: u64 = 64 * 1024;
 /// How long another process's lock is waited for: longer than opening or ending a sandbox takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Age at which an empty folder counts as left behind.
+const ABANDONED: Duration = Duration::from_secs(120);
+
 /// The folder of one sandbox, locked until this is dropped.
 #[derive(Debug)]
 pub struct RunFolder {
@@ -219,6 +222,21 @@ pub fn records(data_dir: &Path) -> Result<Vec<(SandboxId, Record)>> {
             Some((id, record))
         })
         .collect())
+}
+
+/// Removes run folders that are empty and have been for a while: their makers died before they put anything there.
+/// Blocks.
+pub fn sweep_empty(data_dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(data_dir.join("run")) else { return };
+    for entry in entries.flatten() {
+        let is_ours = entry.file_name().to_str().and_then(SandboxId::parse).is_some();
+        let age =
+            entry.metadata().and_then(|folder| folder.modified()).ok().and_then(|time| time.elapsed().ok());
+        if is_ours && age.is_some_and(|age| age > ABANDONED) {
+            // Refused by the kernel for a folder that is not empty.
+            let _ = std::fs::remove_dir(entry.path());
+        }
+    }
 }
 
 fn read_record(folder: &OwnedFd) -> Option<Record> {

@@ -155,7 +155,7 @@ mod tests {
             std::fs::create_dir_all(top.join(format!("many/{n}/below"))).unwrap();
             std::fs::write(top.join(format!("many/{n}/file")), "").unwrap();
         }
-        std::fs::set_permissions(top.join("many/7"), std::fs::Permissions::from_mode(0)).unwrap();
+        std::fs::set_permissions(top.join("many/7"), std::fs::Permissions::from_mode(0o000)).unwrap();
         // Deeper than any path.
         let mut handle = rustix::fs::open(&top, OFlags::RDONLY, Mode::empty()).unwrap();
         for _ in 0..1500 {

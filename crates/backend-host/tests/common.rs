@@ -207,5 +207,5 @@ pub fn kill(pid: u32, signal: rustix::process::Signal) {
 /// Closes a sandbox and makes sure that nothing of it is left but a lasting one's scratch folder.
 pub async fn close(here: &Here, sandbox: Arc<dyn Sandbox>) {
     sandbox.close().await.unwrap();
-    assert_eq!(here.run_folders(), [String::new(); 0]);
+    assert_eq!(here.run_folders(), Vec::<String>::new());
 }

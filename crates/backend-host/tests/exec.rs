@@ -40,7 +40,7 @@ async fn it_runs_in_the_workspace_or_in_a_folder_of_the_session() {
         assert_eq!(std::fs::metadata(private).unwrap().permissions().mode() & 0o777, 0o700, "{private:?}");
     }
     close(&here, sandbox).await;
-    assert_eq!(here.scratch_folders(), [String::new(); 0]);
+    assert_eq!(here.scratch_folders(), Vec::<String>::new());
 
     let work = here.folder("work");
     let files = here.folder("files");
@@ -56,7 +56,7 @@ async fn it_runs_in_the_workspace_or_in_a_folder_of_the_session() {
     close(&here, sandbox).await;
     assert_eq!(here.scratch_folders().len(), 1, "a session keeps its folder");
     backend.purge(&spec.id()).await.unwrap();
-    assert_eq!(here.scratch_folders(), [String::new(); 0]);
+    assert_eq!(here.scratch_folders(), Vec::<String>::new());
 }
 
 #[tokio::test]

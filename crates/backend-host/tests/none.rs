@@ -18,7 +18,7 @@ async fn the_callers_environment_without_our_secrets() {
     command.env("MOLTIS_TOOLS__EXEC__SANDBOX__VERCEL_TOKEN", "secret");
     let output = command.stdin(Stdio::null()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(here.run_folders(), [String::new(); 0]);
+    assert_eq!(here.run_folders(), Vec::<String>::new());
 }
 
 /// In another process, whose environment is made for it.
