@@ -313,10 +313,10 @@ fn cargo_build(place: &Place) -> Check {
     std::fs::write(
         config.join("moltis.toml"),
         format!(
-            "[[tools.exec.sandbox.mounts]]\nsource = {sysroot:?}\ntarget = \"/opt/rust\"\nmode = \"ro\"\n"
+            "[[tools.exec.sandbox.mounts]]\nsource = {sysroot:?}\ntarget = \"/mnt/rust\"\nmode = \"ro\"\n"
         ),
     )?;
-    let line = "export PATH=/opt/rust/bin:$PATH CARGO_HOME=/tmp/cargo; cargo build -q --offline && ./target/debug/small a b c && \
+    let line = "export PATH=/mnt/rust/bin:$PATH CARGO_HOME=/tmp/cargo; cargo build -q --offline && ./target/debug/small a b c && \
                 cargo test -q --offline 2>&1 | grep -c 'test result: ok. 1 passed'";
     let ended = place.line(Some((&work, "rw")), "300s", os(line))?;
     same("cargo build", &ended, b"c b a\n1\n")
@@ -440,7 +440,7 @@ fn large_tree(place: &Place) -> Check {
 
 fn piped_input(place: &Place) -> Check {
     let work = place.folder("work")?;
-    let lines: String = (1..=300_000).map(|n| format!("{}\n", (n * 7919) % 300_007)).collect();
+    let lines: String = (1..=300_000_u64).map(|n| format!("{}\n", (n * 7919) % 300_007)).collect();
     std::fs::write(work.join("in"), &lines)?;
     let mut sorted: Vec<u32> = lines.lines().filter_map(|l| l.parse().ok()).collect();
     sorted.sort_unstable();

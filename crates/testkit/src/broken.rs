@@ -26,7 +26,7 @@ pub enum Fault {
     IgnoresCancel,
     /// Leftovers are not told.
     HidesLeftovers,
-    /// Output comes only when the command is over.
+    /// Output of a command that has no input comes only when it is over.
     HoldsOutput,
     /// Output is taken whether or not it is read.
     ReadsAhead,
@@ -147,7 +147,7 @@ struct BrokenSandbox {
 }
 
 impl BrokenSandbox {
-    fn events(&self, events: ExecEvents) -> ExecEvents {
+    fn events(&self, events: ExecEvents, input: bool) -> ExecEvents {
         let fault = self.fault;
         let changed = move |event: Result<ExecEvent>| -> Result<ExecEvent> {
             Ok(match (fault, event?) {
@@ -166,7 +166,7 @@ impl BrokenSandbox {
         };
         let events = events.map(changed);
         match fault {
-            Fault::HoldsOutput => ExecEvents::new(held(events)),
+            Fault::HoldsOutput if !input => ExecEvents::new(held(events)),
             Fault::ReadsAhead | Fault::IgnoresLoss => ExecEvents::new(ahead(events, fault)),
             _ => ExecEvents::new(events),
         }
@@ -299,14 +299,17 @@ impl Sandbox for BrokenSandbox {
                 let mut first = request.clone();
                 first.stdin = false;
                 if let Ok(mut exec) = self.inner.exec(first).await {
-                    tokio::spawn(async move { while exec.events.next().await.is_some() {} });
+                    // Long enough for what is short, and not for what waits.
+                    let running = async { while exec.events.next().await.is_some() {} };
+                    let _ = tokio::time::timeout(std::time::Duration::from_millis(300), running).await;
                 }
             }
             _ => {}
         }
+        let input = request.stdin;
         let Exec { events, control } = self.inner.exec(request).await?;
         Ok(Exec {
-            events: self.events(events),
+            events: self.events(events, input),
             control: Box::new(BrokenControl { inner: control, fault: self.fault }),
         })
     }
