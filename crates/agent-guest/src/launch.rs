@@ -4,6 +4,7 @@
 //! Neither has threads, so that a raw `clone` is all it takes. The child's parent is the host, not the helper.
 
 mod chown;
+mod descriptor;
 mod host;
 mod idmap;
 mod loopback;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use moltis_agent_protocol::launch::{Fault, Plan, Report, Stage};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::confine;
@@ -47,18 +49,21 @@ fn launch(host: &Host) -> Result<(), Fault> {
     confine::set_oom_score_adj(plan.oom_score_adj);
     let handed = idmap::clone_handed(&plan, &sources)?;
     drop(sources);
-    let (released, release) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
-        .at(Stage::Namespaces, "pipe")?;
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .at(Stage::Namespaces, "socketpair")?;
     match namespaces::clone_child(cgroup.as_ref().map(AsFd::as_fd)).at(Stage::Namespaces, "clone")? {
         Born::Child => {
-            drop(release);
-            // The helper lets go by a byte; its death before that shows as the end of the pipe.
-            if rustix::io::read(&released, &mut [0u8; 1]) != Ok(1) {
+            drop((ours, cgroup));
+            // The helper lets go by a byte; its death before that shows as the end of the connection.
+            if rustix::io::read(&theirs, &mut [0u8; 1]) != Ok(1) {
                 std::process::exit(1);
             }
-            drop(released);
-            drop(cgroup);
-            let fault = match become_agent(host, &plan, handed, &listener) {
+            let fault = match become_agent(host, &plan, handed, &listener, theirs) {
                 Ok(()) => serve_by(host, plan, listener, lifeline),
                 Err(fault) => fault,
             };
@@ -66,27 +71,36 @@ fn launch(host: &Host) -> Result<(), Fault> {
             std::process::exit(1)
         }
         Born::Parent { pid, pidfd, placed } => {
-            let mapped = namespaces::map_ids(pid, &plan.identity);
-            let netns = if plan.report_netns { Some(namespaces::netns(pid)) } else { None };
-            let netns = netns.transpose().at(Stage::Network, "/proc/<pid>/ns/net");
-            let mut descriptors = vec![pidfd.as_fd()];
-            descriptors.extend(netns.as_ref().ok().and_then(Option::as_ref).map(AsFd::as_fd));
-            // The host hears of the child even if its maps failed, since it is the host that must reap it.
-            host.report(&Report::Born { pid, placed }, &descriptors);
-            mapped?;
-            netns?;
-            rustix::io::write(&release, &[1]).at(Stage::IdMaps, "release").map(drop)
+            drop((theirs, handed, listener, lifeline));
+            // First of all, since it is the host that must reap the child, whatever becomes of it.
+            host.report(&Report::Born { pid, placed }, &[pidfd.as_fd()]);
+            namespaces::map_ids(pid, &plan.identity)?;
+            // From here on the child builds its root.
+            rustix::io::write(&ours, &[1]).at(Stage::IdMaps, "the child")?;
+            let network = namespaces::make_network(pidfd.as_fd()).at(Stage::Namespaces, "network")?;
+            if plan.report_netns {
+                host.report(&Report::Network, &[network.as_fd()]);
+            }
+            descriptor::send(ours.as_fd(), network.as_fd()).at(Stage::Network, "the child")
         }
     }
 }
 
 /// Everything between the id maps and the first connection, in the only order that works.
-fn become_agent(host: &Host, plan: &Plan, handed: Vec<OwnedFd>, listener: &OwnedFd) -> Result<(), Fault> {
+fn become_agent(
+    host: &Host,
+    plan: &Plan,
+    handed: Vec<OwnedFd>,
+    listener: &OwnedFd,
+    helper: OwnedFd,
+) -> Result<(), Fault> {
     namespaces::become_user(&plan.identity)?;
     rustix::process::setsid().at(Stage::Identity, "setsid")?;
     rustix::system::sethostname(&plan.hostname).at(Stage::Network, "sethostname")?;
-    loopback::up().at(Stage::Network, "lo")?;
     root::build(&plan.root, handed)?;
+    let network = descriptor::receive(helper.as_fd()).at(Stage::Network, "the helper")?;
+    namespaces::enter_network(network.as_fd()).at(Stage::Network, "setns")?;
+    drop((network, helper));
     startup::null_stdio().map_err(|e| fault(Stage::Root, "/dev/null", errno_of(&e)))?;
     host.wait_for_go()?;
     // Only now is it in its cgroups, so that they are what the namespace shows as the root.

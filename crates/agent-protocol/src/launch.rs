@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! host → helper   Header + descriptors │ the plan's bytes, CHUNK_BYTES a packet
-//! helper → host   Report::Born + a pidfd          (the child exists, its user namespace is mapped)
+//! helper → host   Report::Born + a pidfd          (the child exists and builds its root)
+//! helper → host   Report::Network + a namespace   (if the plan asks for it)
 //! host → child    GO                              (it is in its cgroups, on record, and connected)
 //! child → host    Report::Ready                   (it is confined and listens), or Report::Failed by either
 //! ```
@@ -177,7 +178,7 @@ pub struct MountStep {
     pub source: Source,
     /// Where.
     pub target: ByteString,
-    /// Mount attributes (`MOUNT_ATTR_*`) to set, recursively.
+    /// Mount attributes (`MOUNT_ATTR_*`) to set, recursively, on top of what the source has.
     pub attributes: u64,
     /// What is done about a target that does not fit.
     pub target_policy: TargetPolicy,
@@ -190,6 +191,8 @@ pub enum TargetPolicy {
     OwnDirectory,
     /// A file of the new root's own tmpfs, made if it is missing. Nothing that was mounted lies above it.
     OwnFile,
+    /// Something that the kernel's or the root's own file system has, or not: then the step is passed over.
+    Existing,
     /// It is made when it is missing; another kind of object in its place is an error.
     Make,
     /// As `Make`, but another kind of object in its place is renamed to `<name>.displaced-<n>` first.
@@ -201,9 +204,15 @@ pub enum TargetPolicy {
 /// What a mount shows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
-    /// A path of the host that the launching user may read anyway, links followed.
+    /// A path of the host that the launching user may read anyway, links followed: shown read-only, without set-user-id
+    /// programs and devices. Its target is one of the root's own.
     Host {
         /// The path.
+        path: ByteString,
+    },
+    /// A device of the host. Its target is one of the root's own.
+    Device {
+        /// Its path.
         path: ByteString,
     },
     /// A path of the host that was opened and judged: it must still be that object.
@@ -225,14 +234,14 @@ pub enum Source {
         /// The path.
         path: ByteString,
     },
-    /// An empty directory that can never be written to.
+    /// An empty directory that can never be written to. Its target is one of the root's own.
     Nothing,
-    /// A new file system.
+    /// A new file system. Its target is one of the root's own.
     New {
         /// Its type: `tmpfs`, `proc`, `devpts`.
         kind: ByteString,
-        /// Its options; an empty value is a flag.
-        options: Vec<(ByteString, ByteString)>,
+        /// Its options, with commas between.
+        options: ByteString,
     },
 }
 
@@ -279,14 +288,15 @@ pub struct Agent {
 /// What the helper and its child tell the host. The host treats it as hostile.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
-    /// The child exists and its user namespace is mapped. Its pidfd comes with this packet, then its network namespace
-    /// if that was asked for.
+    /// The child exists. Its pidfd comes with this packet. It is the first report, unless there is no child.
     Born {
         /// Its process id as the helper sees it.
         pid: i32,
         /// Whether it was created in the cgroup that came with the header.
         placed: bool,
     },
+    /// The sandbox has a network namespace, which comes with this packet. Sent only if the plan asks for it.
+    Network,
     /// The child is confined and listens.
     Ready,
     /// It did not work.

@@ -3,14 +3,14 @@
 
 mod helper;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use moltis_agent_protocol::launch::{MAX_PLAN_BYTES, Plan, Report};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result, of_fault};
 use crate::process::Process;
-use helper::Helper;
+pub use helper::Helper;
 
 /// What goes with a plan.
 #[derive(Debug)]
@@ -34,24 +34,45 @@ pub struct Child {
     helper: Helper,
 }
 
-/// Starts a helper from `guest` (the guest binary in memory) and hands it the plan; comes back when the child exists.
+/// Starts a helper from the guest binary in memory. It waits for its plan, which can be made meanwhile.
 ///
 /// # Errors
-/// [`Error::Spawn`], [`Error::Launch`] and what a fault stands for. Nothing is left behind.
-pub fn start(guest: BorrowedFd<'_>, plan: &Plan, descriptors: Descriptors) -> Result<Child> {
+/// [`Error::Spawn`].
+pub fn spawn() -> Result<Helper> {
+    Helper::spawn(moltis_agent::binary::memfd().map_err(Error::Spawn)?)
+}
+
+/// Hands the plan to a helper; comes back when the child exists.
+///
+/// # Errors
+/// [`Error::Launch`] and what a fault stands for. Nothing is left behind.
+pub fn start(helper: Helper, plan: &Plan, descriptors: Descriptors) -> Result<Child> {
     let bytes = encode(plan)?;
-    let helper = Helper::spawn(guest)?;
     // A helper that dies while it is being told may still have said why.
     let sent = helper.hand_over(&bytes, descriptors);
-    match helper.report()? {
+    let mut child = match helper.report()? {
         Some((Report::Born { pid, placed }, fds)) => {
-            let mut fds = fds.into_iter();
-            let pidfd = fds.next().ok_or(Error::Died)?;
-            Ok(Child { process: Some(Process::child(pid, pidfd)), netns: fds.next(), placed, helper })
+            let pidfd = fds.into_iter().next().ok_or(Error::Died)?;
+            Child { process: Some(Process::child(pid, pidfd)), netns: None, placed, helper }
         }
-        Some((Report::Failed(fault), _)) => Err(of_fault(fault)),
-        Some((Report::Ready, _)) => Err(Error::Died),
-        None => Err(sent.err().unwrap_or(Error::Died)),
+        Some((report, _)) => return Err(unexpected(report)),
+        None => return Err(sent.err().unwrap_or(Error::Died)),
+    };
+    if plan.report_netns {
+        match child.helper.report()? {
+            Some((Report::Network, fds)) => child.netns = fds.into_iter().next(),
+            Some((report, _)) => return Err(unexpected(report)),
+            None => return Err(Error::Died),
+        }
+    }
+    Ok(child)
+}
+
+/// The error of a report that is not the one that was waited for.
+fn unexpected(report: Report) -> Error {
+    match report {
+        Report::Failed(fault) => of_fault(fault),
+        Report::Born { .. } | Report::Network | Report::Ready => Error::Died,
     }
 }
 
@@ -84,8 +105,7 @@ impl Child {
         let sent = self.helper.go();
         match self.helper.report()? {
             Some((Report::Ready, _)) => self.process.take().ok_or(Error::Died),
-            Some((Report::Failed(fault), _)) => Err(of_fault(fault)),
-            Some((Report::Born { .. }, _)) => Err(Error::Died),
+            Some((report, _)) => Err(unexpected(report)),
             None => Err(sent.err().unwrap_or(Error::Died)),
         }
     }

@@ -183,16 +183,16 @@ impl Plan {
         self.root.steps.push(Step::Mount(MountStep { source, target, attributes, target_policy: policy }));
     }
 
-    fn new_fs(&mut self, kind: &str, options: &[(&str, &str)], target: &str, attributes: u64) {
-        let options = options.iter().map(|(name, value)| (bytes(name), bytes(value))).collect();
-        self.mount(Source::New { kind: bytes(kind), options }, target, attributes, TargetPolicy::OwnDirectory);
+    fn new_fs(&mut self, kind: &str, options: &str, target: &str, attributes: u64) {
+        let source = Source::New { kind: bytes(kind), options: bytes(options) };
+        self.mount(source, target, attributes, TargetPolicy::OwnDirectory);
     }
 
     /// A path of the host that everybody may read, at the same place inside.
     fn host(&mut self, path: &Path, directory: bool) {
         let path = path.as_os_str().as_bytes();
         let policy = if directory { TargetPolicy::OwnDirectory } else { TargetPolicy::OwnFile };
-        self.mount(Source::Host { path: bytes(path) }, path, READ_ONLY | NOSUID | NODEV, policy);
+        self.mount(Source::Host { path: bytes(path) }, path, 0, policy);
     }
 
     /// A judged source at a target of the user's, with rules to match.
@@ -249,8 +249,8 @@ impl Plan {
     fn devices(&mut self) {
         for name in ["null", "zero", "full", "random", "urandom", "tty"] {
             let path = format!("/dev/{name}");
-            let source = Source::Host { path: bytes(&path) };
-            self.mount(source, &path, NOSUID | NOEXEC, TargetPolicy::OwnFile);
+            let source = Source::Device { path: bytes(&path) };
+            self.mount(source, &path, 0, TargetPolicy::OwnFile);
         }
         for (name, target) in [
             ("fd", "/proc/self/fd"),
@@ -261,10 +261,8 @@ impl Plan {
         ] {
             self.symlink(format!("/dev/{name}"), target);
         }
-        let shm = [("mode", "1777"), ("size", "64m")];
-        self.new_fs("tmpfs", &shm, "/dev/shm", NOSUID | NODEV | NOEXEC);
-        let pts = [("newinstance", ""), ("ptmxmode", "0666"), ("mode", "0620")];
-        self.new_fs("devpts", &pts, "/dev/pts", NOSUID | NOEXEC);
+        self.new_fs("tmpfs", "mode=1777,size=64m", "/dev/shm", NOSUID | NODEV | NOEXEC);
+        self.new_fs("devpts", "newinstance,ptmxmode=0666,mode=0620", "/dev/pts", NOSUID | NOEXEC);
         self.allow(b"/dev", Access::Devices);
         self.allow(b"/dev/shm", Access::Write);
     }
@@ -272,12 +270,11 @@ impl Plan {
     /// A `/proc` of the sandbox's own, with the paths hidden and write-protected that container engines hide and
     /// protect.
     fn processes(&mut self) {
-        self.new_fs("proc", &[], "/proc", NOSUID | NODEV | NOEXEC);
-        let attributes = READ_ONLY | NOSUID | NODEV | NOEXEC;
+        self.new_fs("proc", "", "/proc", NOSUID | NODEV | NOEXEC);
         for name in ["bus", "fs", "irq", "sys", "sysrq-trigger"] {
             let path = format!("/proc/{name}");
             if Path::new(&path).exists() {
-                self.mount(Source::Inside { path: bytes(&path) }, &path, attributes, TargetPolicy::Skip);
+                self.mount(Source::Inside { path: bytes(&path) }, &path, READ_ONLY, TargetPolicy::Existing);
             }
         }
         for name in [
@@ -295,18 +292,18 @@ impl Plan {
             let path = format!("/proc/{name}");
             let Ok(found) = std::fs::symlink_metadata(&path) else { continue };
             if found.is_dir() {
-                self.mount(Source::Nothing, &path, attributes, TargetPolicy::Skip);
+                self.mount(Source::Nothing, &path, NOSUID | NODEV | NOEXEC, TargetPolicy::Existing);
             } else {
                 let null = Source::Inside { path: bytes("/dev/null") };
-                self.mount(null, &path, NOSUID | NOEXEC | READ_ONLY, TargetPolicy::Skip);
+                self.mount(null, &path, 0, TargetPolicy::Existing);
             }
         }
         self.allow(b"/proc", Access::Settings);
     }
 
     fn scratch(&mut self) {
-        self.new_fs("tmpfs", &[("mode", "1777"), ("size", "256m")], "/tmp", NOSUID | NODEV);
-        self.new_fs("tmpfs", &[("mode", "0755"), ("size", "64m")], "/run", NOSUID | NODEV | NOEXEC);
+        self.new_fs("tmpfs", "mode=1777,size=256m", "/tmp", NOSUID | NODEV);
+        self.new_fs("tmpfs", "mode=0755,size=64m", "/run", NOSUID | NODEV | NOEXEC);
         self.directory("/run/lock", 0o755);
         self.allow(b"/tmp", Access::Write);
         self.allow(b"/run", Access::Write);
@@ -321,7 +318,7 @@ impl Plan {
             None => {
                 // What is written there is memory, which the limit counts.
                 let size = memory.map_or_else(|| HOME_SIZE.to_owned(), |bytes| bytes.to_string());
-                self.new_fs("tmpfs", &[("mode", "0755"), ("size", &size)], HOME, NOSUID | NODEV);
+                self.new_fs("tmpfs", &format!("mode=0755,size={size}"), HOME, NOSUID | NODEV);
                 self.allow(HOME.as_bytes(), Access::Write);
             }
         }

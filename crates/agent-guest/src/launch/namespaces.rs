@@ -8,7 +8,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
-use super::{At, fault};
+use super::{At, fault, loopback};
 
 /// Which side of `clone` this is.
 pub enum Born {
@@ -25,12 +25,12 @@ pub enum Born {
     },
 }
 
-/// Every namespace but the cgroup's, which must wait until the child is in its cgroups. `CLONE_PARENT` makes the
-/// child the host's, with the signal that the helper's own end will send.
+/// Every namespace but two: the cgroup's must wait until the child is in its cgroups, and the network's, which takes as
+/// long as all the others, is made by the helper meanwhile. `CLONE_PARENT` makes the child the host's, with the signal
+/// that the helper's own end will send.
 const FLAGS: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
-    | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS
     | libc::CLONE_PARENT
@@ -112,9 +112,23 @@ pub fn write_proc(pid: i32, name: &str, content: &str) -> Result<(), Fault> {
     }
 }
 
-/// The network namespace of a process.
-pub fn netns(pid: i32) -> rustix::io::Result<OwnedFd> {
-    openat(CWD, format!("/proc/{pid}/ns/net").as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+/// Enters the user namespace of a child and makes a network namespace that belongs to it, with loopback switched on.
+pub fn make_network(child: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    // SAFETY: the descriptor is open; this process has one thread and nothing left to do in its own namespaces.
+    let entered = unsafe {
+        libc::setns(child.as_raw_fd(), libc::CLONE_NEWUSER) == 0 && libc::unshare(libc::CLONE_NEWNET) == 0
+    };
+    if !entered {
+        return Err(last_errno());
+    }
+    loopback::up()?;
+    openat(CWD, "/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Enters a network namespace.
+pub fn enter_network(network: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: the descriptor is open; the process has one thread.
+    if unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) } == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
 /// Becomes the sandbox's user. A privileged caller's child is still the host's root towards files, so this comes

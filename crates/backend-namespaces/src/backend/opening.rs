@@ -114,6 +114,8 @@ impl Opening {
     /// Makes the sandbox up to the point where it waits to be let go. Blocks.
     pub fn launch(mut self, state: &State, spec: &SandboxSpec) -> Result<Launched> {
         let Some(sources) = self.sources.take() else { return Err(Error::Died) };
+        // It gets ready while the plan is made.
+        let helper = launch::spawn()?;
         let open = spec.network.value == Network::Open;
         let resolv_conf = if open { state.connector().map(Connector::resolv_conf) } else { None };
         let facts = Facts {
@@ -158,9 +160,8 @@ impl Opening {
                 owner_uid: owner_inside(&self.identity),
             },
         };
-        let guest = moltis_agent::binary::memfd().map_err(Error::Spawn)?;
         let listener = folder.bind_socket()?;
-        let child = launch::start(guest, &plan, Descriptors { listener, lifeline, cgroup, sources: handles })?;
+        let child = launch::start(helper, &plan, Descriptors { listener, lifeline, cgroup, sources: handles })?;
         // From here on the child builds its root, and all this is done beside it.
         if let (Some(group), false) = (&group.0, child.placed()) {
             group.attach(child.pid())?;
