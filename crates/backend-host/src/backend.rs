@@ -82,7 +82,7 @@ impl Backend for RestrictedHostBackend {
     }
 
     async fn detect(&self) -> Detection {
-        let shell = blocking(find_shell).await;
+        let shell = blocking(|| find_shell(runs)).await;
         if let Err(error) = self.0.program().await.and(shell) {
             return unusable(error);
         }
@@ -118,7 +118,7 @@ impl Backend for NoneBackend {
             return unusable(error);
         }
         let mut notes = vec!["no sandbox: commands may do whatever this user may".to_owned()];
-        if blocking(find_shell).await.is_err() {
+        if blocking(|| find_shell(runs)).await.is_err() {
             notes.push(
                 "there is no POSIX shell here: only programs with their arguments can be run".to_owned(),
             );
@@ -148,18 +148,19 @@ fn unusable(error: Error) -> Detection {
     Detection::Unusable(moltis_sandbox::Error::from(error).diagnosis().clone())
 }
 
-/// A POSIX shell that runs. Blocks for about a millisecond.
-fn find_shell() -> Result<PathBuf> {
+/// The first POSIX shell that passes the test.
+fn find_shell(test: fn(&Path) -> bool) -> Result<PathBuf> {
     let places = ["/bin"].into_iter().chain(environment::PATH.split(':')).map(PathBuf::from);
     let further = std::env::var_os("PATH").unwrap_or_default();
     places
         .chain(std::env::split_paths(&further))
         .map(|place| place.join("sh"))
         .filter(|shell| shell.is_absolute())
-        .find(|shell| runs(shell))
+        .find(|shell| test(shell))
         .ok_or(Error::NoShell)
 }
 
+/// Blocks for about a millisecond.
 fn runs(shell: &Path) -> bool {
     let mut command = Command::new(shell);
     command.args(["-c", "exit 7"]).env_clear();
@@ -222,7 +223,9 @@ impl Host {
     /// The shell; without one, what its absence is noticed by when a command line is run.
     async fn shell(&self) -> Result<&PathBuf> {
         let name = self.name;
-        let find = move || match find_shell() {
+        // Not tried again: detection did that, and a command that cannot be started says so.
+        let executable = |shell: &Path| rustix::fs::access(shell, rustix::fs::Access::EXEC_OK).is_ok();
+        let find = move || match find_shell(executable) {
             Err(_) if name == BackendName::None => Ok(PathBuf::from("/bin/sh")),
             other => other,
         };
