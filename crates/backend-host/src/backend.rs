@@ -35,8 +35,8 @@ const START: Duration = Duration::from_secs(10);
 pub struct Config {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// The directory of the configuration file, which is no workspace.
-    pub config_dir: PathBuf,
+    /// The directory of the user's configuration, which is no workspace; absent where none can be named.
+    pub config_dir: Option<PathBuf>,
 }
 
 /// `restricted-host`: a cleared environment and rlimits, no isolation.
@@ -459,7 +459,8 @@ async fn end_unrecorded(folder: &RunFolder, id: &SandboxId) -> Result<()> {
 
 /// What file tools may reach besides the scratch folder: the workspace and managed files.
 fn judge(config: &Config, spec: &SandboxSpec) -> Result<Judged> {
-    let closed = [config.data_dir.as_path(), config.config_dir.as_path()];
+    let closed: Vec<_> =
+        [Some(config.data_dir.as_path()), config.config_dir.as_deref()].into_iter().flatten().collect();
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let workspace = match &spec.workspace {
         Some(workspace) => Some(Root::workspace(&workspace.value, &closed, home.as_deref())?),

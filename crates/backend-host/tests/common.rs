@@ -69,7 +69,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 pub fn config(base: &Path) -> Config {
-    Config { data_dir: base.join("data"), config_dir: base.join("config") }
+    Config { data_dir: base.join("data"), config_dir: Some(base.join("config")) }
 }
 
 /// A spec of a session that nothing else uses.

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use moltis_backend_host::{NoneBackend, RestrictedHostBackend};
+use moltis_backend_namespaces::NamespacesBackend;
 use moltis_config::Config;
 use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Usable};
 use serde::Serialize;
@@ -43,12 +45,17 @@ impl Registry {
     /// The backends, set up for this configuration. `config_dir` is the folder of the user's configuration, which no
     /// sandbox may see.
     pub fn new(config: &Config, config_dir: Option<PathBuf>) -> Self {
+        let data_dir = &config.data_dir.value;
         let namespaces =
-            moltis_backend_namespaces::NamespacesBackend::new(moltis_backend_namespaces::Config {
-                data_dir: config.data_dir.value.clone(),
-                config_dir,
-            });
-        Self { backends: vec![Arc::new(namespaces)] }
+            moltis_backend_namespaces::Config { data_dir: data_dir.clone(), config_dir: config_dir.clone() };
+        let host = moltis_backend_host::Config { data_dir: data_dir.clone(), config_dir };
+        Self {
+            backends: vec![
+                Arc::new(NamespacesBackend::new(namespaces)),
+                Arc::new(RestrictedHostBackend::new(host.clone())),
+                Arc::new(NoneBackend::new(host)),
+            ],
+        }
     }
 
     /// All of them.

@@ -55,7 +55,17 @@ async fn named(
         // Only now is it worth asking the others, to say who would keep it.
         Err(_) => judge(&spec, name, &usable.guarantees, &others(registry, name).await)?,
     };
+    let not_enforced = with_isolation(not_enforced, name, &usable.guarantees);
     Ok(Route { backend: Arc::clone(backend), spec, not_enforced, notes: Vec::new() })
+}
+
+/// Puts first, where it is so, that the backend isolates nothing: everything else follows from that.
+fn with_isolation(listed: Vec<NotEnforced>, name: BackendName, guarantees: &Guarantees) -> Vec<NotEnforced> {
+    if guarantees.filesystem.is_held() {
+        return listed;
+    }
+    let reason = format!("{name} isolates nothing: commands run on this machine, as this user");
+    std::iter::once(NotEnforced { key: "sandbox".to_owned(), reason }).chain(listed).collect()
 }
 
 async fn auto(registry: &Registry, spec: impl Fn(BackendName) -> SandboxSpec) -> Result<Route> {
@@ -70,6 +80,7 @@ async fn auto(registry: &Registry, spec: impl Fn(BackendName) -> SandboxSpec) ->
                 let spec = spec(name);
                 match judge(&spec, name, &guarantees, &[]) {
                     Ok(not_enforced) => {
+                        let not_enforced = with_isolation(not_enforced, name, &guarantees);
                         let notes = refused_note(&refusal);
                         return Ok(Route { backend: Arc::clone(backend), spec, not_enforced, notes });
                     }

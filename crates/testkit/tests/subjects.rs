@@ -23,7 +23,7 @@ pub fn backends() -> Vec<Subject> {
         Subject::new(RESTRICTED_HOST, |folders| {
             std::sync::Arc::new(RestrictedHostBackend::new(moltis_backend_host::Config {
                 data_dir: folders.data.clone(),
-                config_dir: folders.config.clone(),
+                config_dir: Some(folders.config.clone()),
             }))
         }),
     ]
