@@ -92,11 +92,8 @@ struct PathBeneathAttr {
 const LANDLOCK_RULE_PATH_BENEATH: libc::c_int = 1;
 
 fn landlock(landlock: &Landlock) -> Result<(), Fault> {
-    let attr = RulesetAttr {
-        handled_access_fs: landlock.handled,
-        handled_access_net: 0,
-        scoped: landlock.scoped,
-    };
+    let attr =
+        RulesetAttr { handled_access_fs: landlock.handled, handled_access_net: 0, scoped: landlock.scoped };
     // A kernel before ABI 6 refuses a longer struct only when what it does not know is not zero.
     // SAFETY: the struct outlives the call.
     let ruleset = unsafe {
@@ -148,14 +145,13 @@ fn seccomp(program: &[u8]) -> Result<(), Fault> {
         })
         .collect();
     let length = u16::try_from(filters.len()).map_err(|_| bad())?;
-    if length == 0 || program.len() % 8 != 0 {
+    if length == 0 || !program.len().is_multiple_of(8) {
         return Err(bad());
     }
     let program = libc::sock_fprog { len: length, filter: filters.as_mut_ptr() };
     // SAFETY: the program points at `length` filters that outlive the call; the kernel checks and copies them.
-    let set = unsafe {
-        libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program)
-    };
+    let set =
+        unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
     if set == 0 { Ok(()) } else { Err(fault(Stage::Seccomp, "filter", last_errno())) }
 }
 

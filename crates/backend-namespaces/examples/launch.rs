@@ -40,10 +40,13 @@ fn spec(number: usize) -> SandboxSpec {
 
 async fn run(backend: &NamespacesBackend, line: String) -> Result<(), Box<dyn std::error::Error>> {
     let sandbox = backend.open(&spec(0)).await.map_err(|e| format!("{e:?}"))?;
-    let mut exec = sandbox.exec(ExecRequest::new(Command::Shell(line.into()))).await.map_err(|e| format!("{e:?}"))?;
+    let mut exec =
+        sandbox.exec(ExecRequest::new(Command::Shell(line.into()))).await.map_err(|e| format!("{e:?}"))?;
     while let Some(event) = exec.events.next().await {
         match event.map_err(|e| format!("{e:?}"))? {
-            ExecEvent::Stdout(bytes) | ExecEvent::Stderr(bytes) => print!("{}", String::from_utf8_lossy(&bytes)),
+            ExecEvent::Stdout(bytes) | ExecEvent::Stderr(bytes) => {
+                print!("{}", String::from_utf8_lossy(&bytes))
+            }
             ExecEvent::Exit(outcome) => println!("{outcome:?}"),
             _ => {}
         }
@@ -63,7 +66,11 @@ async fn first_output(sandbox: &dyn Sandbox) -> Result<(), Box<dyn std::error::E
     Err("no exit".into())
 }
 
-async fn measure(backend: &NamespacesBackend, rounds: usize, ballast: usize) -> Result<(), Box<dyn std::error::Error>> {
+async fn measure(
+    backend: &NamespacesBackend,
+    rounds: usize,
+    ballast: usize,
+) -> Result<(), Box<dyn std::error::Error>> {
     let ballast = vec![1u8; ballast << 20];
     let mut opens = Vec::new();
     let mut ours = Vec::new();

@@ -88,7 +88,7 @@ impl NamespacesBackend {
     async fn open_or_adopt(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let (state, owned) = (Arc::clone(&self.state), spec.clone());
         let mut opening = match blocking(move || state.prepare(&owned)).await? {
-            Prepared::Served(served) => return Ok(self.hand_out(spec, true, *served)),
+            Prepared::Served(served) => return Ok(self.hand_out(spec, true, served)),
             Prepared::Opening(opening) => opening,
         };
         if let Some(found) = opening.running_same()
@@ -157,7 +157,9 @@ impl State {
             kernel: Promise::not_enforced("the sandbox shares the host's kernel"),
             environment: Promise::Held,
             network_blocked: Promise::Held,
-            network_trusted: Promise::not_enforced("needs the egress proxy, which this version does not have"),
+            network_trusted: Promise::not_enforced(
+                "needs the egress proxy, which this version does not have",
+            ),
             network_open: Connector::promise(self.connector()),
             memory: limits.memory,
             cpus: limits.cpus,
@@ -231,7 +233,8 @@ impl Backend for NamespacesBackend {
         });
         let mut records = Vec::new();
         for (id, record, agent) in found.await? {
-            let running = match agent.map(|(agent, folder)| UnixTransport::open(&folder, SOCKET, agent.pid())) {
+            let running = match agent.map(|(agent, folder)| UnixTransport::open(&folder, SOCKET, agent.pid()))
+            {
                 Some(Ok(transport)) => status(&transport, SHORT_PATIENCE).await.is_ok(),
                 _ => false,
             };

@@ -55,14 +55,15 @@ impl Caller {
                 privileged: false,
             });
         }
-        let known = |id: u32| {
-            ranges.iter().any(|(first, count)| (*first..first + count).contains(&u64::from(id)))
-        };
+        let known =
+            |id: u32| ranges.iter().any(|(first, count)| (*first..first + count).contains(&u64::from(id)));
         let outside = match asked {
             Some(id) if id == 0 || !known(id) => return Err(Error::SandboxUid { uid: id }),
             Some(id) => id,
             None => {
-                let first = fs::read("/etc/subuid").ok().and_then(|text| first_subid(&text, self.name.as_deref(), self.uid));
+                let first = fs::read("/etc/subuid")
+                    .ok()
+                    .and_then(|text| first_subid(&text, self.name.as_deref(), self.uid));
                 [first, Some(DEFAULT_SANDBOX_UID)]
                     .into_iter()
                     .flatten()

@@ -284,9 +284,9 @@ fn spawn(message: String, cause: &io::Error) -> Diagnosis {
 fn data_dir(message: String, path: &Path, cause: &io::Error) -> Diagnosis {
     let elsewhere = "set MOLTIS_DATA_DIR to a folder that this user may write to";
     match cause.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::NOSPC | Errno::DQUOT) => {
-            Diagnosis::new("data-dir-full", message).cause(cause).fix("free some space, or set MOLTIS_DATA_DIR")
-        }
+        Some(Errno::NOSPC | Errno::DQUOT) => Diagnosis::new("data-dir-full", message)
+            .cause(cause)
+            .fix("free some space, or set MOLTIS_DATA_DIR"),
         Some(Errno::ROFS) => Diagnosis::new("data-dir-read-only", message).cause(cause).fix(elsewhere),
         Some(Errno::ACCESS | Errno::PERM) => Diagnosis::new("data-dir-unwritable", message)
             .cause(cause)

@@ -48,7 +48,11 @@ impl Rules {
     /// directories (ABI 1), on which git and others depend.
     pub fn new() -> Option<Self> {
         let abi = abi();
-        (abi >= 2).then(|| Self { handled: handled(abi), scoped: if abi >= 6 { SCOPES } else { 0 }, rules: Vec::new() })
+        (abi >= 2).then(|| Self {
+            handled: handled(abi),
+            scoped: if abi >= 6 { SCOPES } else { 0 },
+            rules: Vec::new(),
+        })
     }
 
     /// Allows something beneath a guest path.

@@ -121,7 +121,8 @@ impl Drop for Child {
 }
 
 fn encode(plan: &Plan) -> Result<Vec<u8>> {
-    let bytes = postcard::to_stdvec(plan).map_err(|_| Error::system("the plan cannot be encoded")(Errno::INVAL))?;
+    let bytes =
+        postcard::to_stdvec(plan).map_err(|_| Error::system("the plan cannot be encoded")(Errno::INVAL))?;
     if bytes.len() > MAX_PLAN_BYTES {
         return Err(Error::system("the sandbox has too many mounts")(Errno::TOOBIG));
     }

@@ -13,8 +13,9 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// The place that a sandbox of this spec is.
 pub fn of(spec: &SandboxSpec) -> Place {
-    let mut env: Vec<(OsString, OsString)> =
-        [("HOME", HOME), ("PATH", PATH), ("LANG", "C.UTF-8")].map(|(name, value)| (name.into(), value.into())).into();
+    let mut env: Vec<(OsString, OsString)> = [("HOME", HOME), ("PATH", PATH), ("LANG", "C.UTF-8")]
+        .map(|(name, value)| (name.into(), value.into()))
+        .into();
     if let Some(zone) = caller::time_zone() {
         env.push(("TZ".into(), zone));
     }

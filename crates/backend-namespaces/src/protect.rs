@@ -33,18 +33,18 @@ pub struct Protected {
 pub fn matches(workspace: &Judged, globs: &[String]) -> Result<Protected> {
     let mut found = BTreeSet::new();
     for glob in globs {
-        let parts: Vec<&[u8]> =
-            glob.as_bytes().split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").collect();
+        let parts: Vec<&[u8]> = glob
+            .as_bytes()
+            .split(|byte| *byte == b'/')
+            .filter(|part| !part.is_empty() && *part != b".")
+            .collect();
         if !parts.is_empty() {
             walk(&workspace.handle, &mut Vec::new(), &parts, MAX_DEPTH, &mut found)?;
         }
     }
     // What lies in a match is protected with it.
-    let matches: Vec<Vec<u8>> = found
-        .iter()
-        .filter(|path| !ancestors(path).any(|above| found.contains(above)))
-        .cloned()
-        .collect();
+    let matches: Vec<Vec<u8>> =
+        found.iter().filter(|path| !ancestors(path).any(|above| found.contains(above))).cloned().collect();
     let above: BTreeSet<Vec<u8>> =
         matches.iter().flat_map(|path| ancestors(path).map(<[u8]>::to_vec)).collect();
     Ok(Protected { above: above.into_iter().collect(), matches })
@@ -212,7 +212,9 @@ mod tests {
         let caller = Caller { uid: 1, gid: 1, name: None, homes: Vec::new() };
         let workspace = Judge::new(nowhere, None, &caller).judge(Role::Workspace, temp.path()).unwrap();
         let globs: Vec<String> =
-            [".git/hooks", ".git/config", ".vscode", ".idea", ".moltis*", ".envrc", "link/x"].map(String::from).into();
+            [".git/hooks", ".git/config", ".vscode", ".idea", ".moltis*", ".envrc", "link/x"]
+                .map(String::from)
+                .into();
         let found = matches(&workspace, &globs).unwrap();
         let expected: Vec<&[u8]> = vec![b".git/config", b".git/hooks", b".moltis.toml", b".vscode"];
         assert_eq!(found.matches, expected);

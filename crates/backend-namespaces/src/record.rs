@@ -94,7 +94,8 @@ impl RunDir {
     /// The record of a sandbox; `None` if there is none that can be read.
     pub fn record(&self, id: &SandboxId) -> Option<Record> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(self.path_of(id).join(RECORD)).ok()?;
+        let file =
+            OpenOptions::new().read(true).custom_flags(flags).open(self.path_of(id).join(RECORD)).ok()?;
         let mut text = Vec::new();
         file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
@@ -282,7 +283,8 @@ impl Folder {
     /// [`Error::DataDir`].
     pub fn write(&self, record: &Record) -> Result<()> {
         let path = || self.path.join(RECORD);
-        let text = serde_json::to_vec(record).map_err(|e| Error::DataDir { path: path(), cause: e.into() })?;
+        let text =
+            serde_json::to_vec(record).map_err(|e| Error::DataDir { path: path(), cause: e.into() })?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(&self.handle, RECORD, flags, Mode::from_raw_mode(0o600))
             .map_err(|errno| self.failed(RECORD, errno))?;

@@ -313,7 +313,13 @@ impl Plan {
         self.directory(HOME, 0o755);
         match home {
             Some(home) => {
-                self.bind(home, HOME.as_bytes(), MountMode::Rw, WithoutIdmap::Chown, TargetPolicy::OwnDirectory);
+                self.bind(
+                    home,
+                    HOME.as_bytes(),
+                    MountMode::Rw,
+                    WithoutIdmap::Chown,
+                    TargetPolicy::OwnDirectory,
+                );
             }
             None => {
                 // What is written there is memory, which the limit counts.

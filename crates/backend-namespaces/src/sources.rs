@@ -207,8 +207,7 @@ impl Judge {
             Err(Errno::NOTDIR) => return Err(Error::SourceWrongKind { role, path: path() }),
             Err(errno) => return Err(Error::SourceUnreadable { role, path: path(), cause: errno.into() }),
         };
-        let unreadable =
-            |errno: Errno| Error::SourceUnreadable { role, path: path(), cause: errno.into() };
+        let unreadable = |errno: Errno| Error::SourceUnreadable { role, path: path(), cause: errno.into() };
         let stat = fstat(&handle).map_err(unreadable)?;
         let directory = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => true,

@@ -39,7 +39,8 @@ async fn host_root_is_not_in_the_sandbox() {
         assert_ne!(words[1], 0);
     }
     let status = fs::read_to_string(format!("/proc/{}/status", host.agent_pid(&spec))).unwrap();
-    let uids: Vec<_> = status.lines().find(|line| line.starts_with("Uid:")).unwrap().split_whitespace().collect();
+    let uids: Vec<_> =
+        status.lines().find(|line| line.starts_with("Uid:")).unwrap().split_whitespace().collect();
     assert!(uids[1..].iter().all(|uid| *uid != "0"), "{uids:?}");
     sandbox.close().await.unwrap();
 }
@@ -82,7 +83,13 @@ async fn the_kernels_files_are_hidden_or_read_only() {
 async fn the_agent_is_out_of_reach() {
     let host = Host::new();
     let sandbox = host.open(&spec("s")).await;
-    for line in ["ls /proc/1/fd", "cat /proc/1/environ", "cat /proc/1/mem", "readlink /proc/1/exe", "ls /proc/1/root/"] {
+    for line in [
+        "ls /proc/1/fd",
+        "cat /proc/1/environ",
+        "cat /proc/1/mem",
+        "readlink /proc/1/exe",
+        "ls /proc/1/root/",
+    ] {
         assert!(sh(&sandbox, line).await.failed(), "{line}");
     }
     // The shell's own three, and the directory that `ls` reads.

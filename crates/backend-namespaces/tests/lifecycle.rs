@@ -229,7 +229,8 @@ async fn an_open_network_is_connected_or_refused_with_what_is_missing() {
     with.network = asked(Network::Open);
     match host.backend.open(&with).await {
         Ok(sandbox) => {
-            let devices = sh(&sandbox, "tail -n +3 /proc/net/dev | wc -l; wc -c < /etc/resolv.conf").await.ok();
+            let devices =
+                sh(&sandbox, "tail -n +3 /proc/net/dev | wc -l; wc -c < /etc/resolv.conf").await.ok();
             assert!(devices.starts_with("2\n") && !devices.ends_with("\n0\n"), "{devices}");
             sandbox.close().await.unwrap();
         }

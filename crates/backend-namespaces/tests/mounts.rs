@@ -27,7 +27,11 @@ async fn files_in_home_and_workspace_belong_to_their_owner_outside_and_to_the_sa
     with.home = Some(home.clone());
     with.workspace = Some(asked(mount(&workspace, "/workspace", Rw)));
     let sandbox = host.open(&with).await;
-    let said = sh(&sandbox, "touch ~/a /workspace/b && mkdir /workspace/c && stat -c %u:%g ~/a /workspace/b /workspace").await;
+    let said = sh(
+        &sandbox,
+        "touch ~/a /workspace/b && mkdir /workspace/c && stat -c %u:%g ~/a /workspace/b /workspace",
+    )
+    .await;
     assert_eq!(said.ok(), "1000:1000\n1000:1000\n1000:1000\n");
     sandbox.close().await.unwrap();
     assert_eq!(owner(&home.join("a")), owner(&home));
@@ -48,7 +52,13 @@ async fn what_is_read_only_stays_as_it_is() {
     with.managed_files = Some(mount(&files, "/home/sandbox/files", Ro));
     let sandbox = host.open(&with).await;
     assert_eq!(sh(&sandbox, "cat /workspace/f ~/files/g").await.ok(), "oldold");
-    for line in ["echo new > /workspace/f", "rm /workspace/f", "touch /workspace/x", "echo new > ~/files/g", "mv ~/files ~/x"] {
+    for line in [
+        "echo new > /workspace/f",
+        "rm /workspace/f",
+        "touch /workspace/x",
+        "echo new > ~/files/g",
+        "mv ~/files ~/x",
+    ] {
         assert!(sh(&sandbox, line).await.failed(), "{line}");
     }
     sandbox.close().await.unwrap();
@@ -83,7 +93,9 @@ async fn what_runs_code_on_the_host_later_is_protected() {
     ] {
         assert!(sh(&sandbox, &format!("cd /workspace && {line}")).await.failed(), "{line}");
     }
-    sh(&sandbox, "cd /workspace && echo o > .git/objects/o && echo f > file && mv file other && rm other").await.ok();
+    sh(&sandbox, "cd /workspace && echo o > .git/objects/o && echo f > file && mv file other && rm other")
+        .await
+        .ok();
     sandbox.close().await.unwrap();
     for file in [".git/config", ".envrc", ".moltis.toml"] {
         assert_eq!(fs::read_to_string(workspace.join(file)).unwrap(), "mine");
@@ -159,7 +171,11 @@ async fn folders_and_files_can_be_mounted_anywhere_and_within_each_other() {
         asked(mount(host.path("inner"), "/mnt/cache", Rw)),
     ];
     let sandbox = host.open(&with).await;
-    let said = sh(&sandbox, "cat /data/outer/inner/i ~/.config/deep/file; echo o > /data/outer/o; echo n > /mnt/cache/n").await;
+    let said = sh(
+        &sandbox,
+        "cat /data/outer/inner/i ~/.config/deep/file; echo o > /data/outer/o; echo n > /mnt/cache/n",
+    )
+    .await;
     assert_eq!(said.ok(), "if");
     assert!(sh(&sandbox, "echo x > /data/outer/inner/x").await.failed());
     assert!(sh(&sandbox, "echo x > ~/.config/deep/file").await.failed());

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use moltis_sandbox::{Backend, Error};
 use moltis_sandbox::MountMode::Ro;
+use moltis_sandbox::{Backend, Error};
 
 use super::support::{Host, asked, mount, spec};
 
@@ -115,7 +115,18 @@ async fn what_is_not_there_or_of_the_wrong_kind_is_invalid() {
 async fn system_places_are_no_mount_targets() {
     let host = Host::new();
     let source = host.folder("m");
-    for target in ["/", "/proc/x", "/dev/x", "/sys", "/usr/lib", "/etc", "/home", "/home/sandbox", "/workspace", "/a/../usr"] {
+    for target in [
+        "/",
+        "/proc/x",
+        "/dev/x",
+        "/sys",
+        "/usr/lib",
+        "/etc",
+        "/home",
+        "/home/sandbox",
+        "/workspace",
+        "/a/../usr",
+    ] {
         let mut with = spec("s");
         with.mounts = vec![asked(mount(&source, target, Ro))];
         let error = host.refusal(&with).await;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use moltis_backend_namespaces::{Config, NamespacesBackend};
 use moltis_sandbox::{
-    Backend, Command, ExecEvent, ExecRequest, Lifetime, Mount, MountMode, Origin, Result, Sandbox, SandboxSpec,
-    SessionKey, Setting, Status,
+    Backend, Command, ExecEvent, ExecRequest, Lifetime, Mount, MountMode, Origin, Result, Sandbox,
+    SandboxSpec, SessionKey, Setting, Status,
 };
 
 /// Everything one test needs on the host; gone when it is dropped.

@@ -7,16 +7,23 @@ async fn the_root_holds_what_was_put_there() {
     let host = Host::new();
     let sandbox = host.open(&spec("s")).await;
     let names = sh(&sandbox, "ls -A /").await.ok();
-    let expected = ["bin", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin",
-        "tmp", "usr", "var", "nix"];
+    let expected = [
+        "bin", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "tmp",
+        "usr", "var", "nix",
+    ];
     for name in names.lines() {
         assert!(expected.contains(&name), "{name}");
     }
-    assert_eq!(sh(&sandbox, "ls -A /home /home/sandbox /tmp /run /var").await.ok(),
-        "/home:\nsandbox\n\n/home/sandbox:\n\n/run:\nlock\n\n/tmp:\n\n/var:\nrun\ntmp\n");
+    assert_eq!(
+        sh(&sandbox, "ls -A /home /home/sandbox /tmp /run /var").await.ok(),
+        "/home:\nsandbox\n\n/home/sandbox:\n\n/run:\nlock\n\n/tmp:\n\n/var:\nrun\ntmp\n"
+    );
     assert_eq!(
         sh(&sandbox, "ls /dev").await.ok().split_whitespace().collect::<Vec<_>>(),
-        ["fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "zero"]
+        [
+            "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout", "tty",
+            "urandom", "zero"
+        ]
     );
     assert!(sh(&sandbox, "cat /etc/shadow /etc/machine-id /etc/gitconfig").await.failed());
     assert!(sh(&sandbox, &format!("ls {}", host.path("").display())).await.failed());
@@ -27,7 +34,9 @@ async fn the_root_holds_what_was_put_there() {
 async fn names_and_users_are_the_sandboxes_own() {
     let host = Host::new();
     let sandbox = host.open(&spec("s")).await;
-    let said = sh(&sandbox, "hostname; cat /etc/hostname; id -u; id -g; id -un; stat -c %U /home/sandbox").await.ok();
+    let said = sh(&sandbox, "hostname; cat /etc/hostname; id -u; id -g; id -un; stat -c %U /home/sandbox")
+        .await
+        .ok();
     assert_eq!(said, "sandbox\nsandbox\n1000\n1000\nsandbox\nsandbox\n");
     assert_eq!(sh(&sandbox, "wc -c < /etc/resolv.conf; getent hosts localhost | wc -l").await.ok(), "0\n1\n");
     sandbox.close().await.unwrap();
@@ -40,17 +49,25 @@ async fn the_environment_is_the_places() {
     let files = host.own_folder("files");
     with_files.managed_files = Some(super::support::mount(files, "/home/sandbox/files", Default::default()));
     let sandbox = host.open(&with_files).await;
-    let said = sh(&sandbox, "pwd; env | grep -v ^PWD= | cut -d= -f1 | sort | tr '\\n' ' '; echo; echo $MOLTIS_FILES_DIR").await;
+    let said = sh(
+        &sandbox,
+        "pwd; env | grep -v ^PWD= | cut -d= -f1 | sort | tr '\\n' ' '; echo; echo $MOLTIS_FILES_DIR",
+    )
+    .await;
     let said = said.ok();
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(lines[0], "/home/sandbox");
     for name in lines[1].split_whitespace() {
-        assert!(["HOME", "LANG", "MOLTIS_FILES_DIR", "PATH", "TZ", "SHLVL", "_", "OLDPWD"].contains(&name), "{name}");
+        assert!(
+            ["HOME", "LANG", "MOLTIS_FILES_DIR", "PATH", "TZ", "SHLVL", "_", "OLDPWD"].contains(&name),
+            "{name}"
+        );
     }
     assert_eq!(lines[2], "/home/sandbox/files");
     sandbox.close().await.unwrap();
     let mut with_workspace = spec("w");
-    with_workspace.workspace = Some(asked(super::support::mount(host.folder("w"), "/workspace", Default::default())));
+    with_workspace.workspace =
+        Some(asked(super::support::mount(host.folder("w"), "/workspace", Default::default())));
     let sandbox = host.open(&with_workspace).await;
     assert_eq!(sh(&sandbox, "pwd; echo ${MOLTIS_FILES_DIR-unset}").await.ok(), "/workspace\nunset\n");
     sandbox.close().await.unwrap();

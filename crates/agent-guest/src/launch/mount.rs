@@ -42,9 +42,8 @@ pub fn clone_path(path: &[u8]) -> Result<OwnedFd> {
 }
 
 /// A copy without what is mounted beneath is refused to an ordinary user, whom it could show what those mounts hide.
-const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE
-    .union(OpenTreeFlags::OPEN_TREE_CLOEXEC)
-    .union(OpenTreeFlags::AT_RECURSIVE);
+const CLONE: OpenTreeFlags =
+    OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC).union(OpenTreeFlags::AT_RECURSIVE);
 
 /// Sets attributes on a tree, and cuts it off from mounts and unmounts elsewhere.
 pub fn set_attributes(tree: BorrowedFd<'_>, attributes: u64) -> Result<()> {

@@ -48,9 +48,8 @@ pub fn clone_child(cgroup: Option<BorrowedFd<'_>>) -> Result<Born, Errno> {
     let mut pidfd: libc::c_int = -1;
     // SAFETY: without a stack and without CLONE_VM this is a fork: the child goes on here on a copy of the stack. The
     // process has one thread. The kernel writes the pidfd to the third argument.
-    let pid = unsafe {
-        libc::syscall(libc::SYS_clone, FLAGS | libc::SIGCHLD as u64, 0, &raw mut pidfd, 0, 0)
-    };
+    let pid =
+        unsafe { libc::syscall(libc::SYS_clone, FLAGS | libc::SIGCHLD as u64, 0, &raw mut pidfd, 0, 0) };
     sides(pid, pidfd, false)
 }
 
@@ -63,9 +62,7 @@ fn clone_into(cgroup: BorrowedFd<'_>) -> Result<Born, Errno> {
     arguments.pidfd = (&raw mut pidfd) as u64;
     arguments.cgroup = cgroup.as_raw_fd() as u64;
     // SAFETY: as in `clone_child`; the struct outlives the call.
-    let pid = unsafe {
-        libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>())
-    };
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<libc::clone_args>()) };
     sides(pid, pidfd, true)
 }
 
@@ -128,7 +125,11 @@ pub fn make_network(child: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 /// Enters a network namespace.
 pub fn enter_network(network: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: the descriptor is open; the process has one thread.
-    if unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) } == 0 { Ok(()) } else { Err(last_errno()) }
+    if unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) } == 0 {
+        Ok(())
+    } else {
+        Err(last_errno())
+    }
 }
 
 /// Becomes the sandbox's user. A privileged caller's child is still the host's root towards files, so this comes

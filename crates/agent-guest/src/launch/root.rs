@@ -20,7 +20,8 @@ pub fn build(steps: &[Step], handed: Vec<OwnedFd>) -> Result<(), Fault> {
     // What is shown of the host from here on is shown with these.
     mount::set_everywhere(READ_ONLY | NODEV).at(Stage::Root, "read-only")?;
     // On top of the present root, which this process goes on to see until it pivots.
-    mount::new(b"tmpfs", b"/", b"mode=0755,size=16m,nr_inodes=16k", NOSUID | NODEV).at(Stage::Root, "tmpfs")?;
+    mount::new(b"tmpfs", b"/", b"mode=0755,size=16m,nr_inodes=16k", NOSUID | NODEV)
+        .at(Stage::Root, "tmpfs")?;
     let root = topmost().at(Stage::Root, "tmpfs")?;
     fchdir(&root).at(Stage::Root, "fchdir")?;
     let mut builder = Builder { root: root.as_fd(), trees: trees.into_iter(), nothing: None };
@@ -68,8 +69,8 @@ fn detached_trees(steps: &[Step], handed: Vec<OwnedFd>) -> Result<Vec<OwnedFd>, 
 /// Clones a judged path if it still is the object that was judged.
 fn judged(path: &[u8], device: u64, inode: u64) -> Result<OwnedFd, Fault> {
     let resolve = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    let handle = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
-        .at(Stage::Source, path)?;
+    let handle =
+        openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve).at(Stage::Source, path)?;
     let found = rustix::fs::fstat(&handle).at(Stage::Source, path)?;
     if (found.st_dev, found.st_ino) != (device, inode) {
         return Err(fault(Stage::Source, path, Errno::STALE));
@@ -148,10 +149,12 @@ impl<'s> Builder<'s> {
                     self.attach(tree.as_fd(), step)
                 }
             },
-            Source::Device { .. } | Source::Judged { .. } | Source::Handed { .. } => match self.trees.next() {
-                Some(tree) => self.attach(tree.as_fd(), step),
-                None => Err(fault(Stage::Source, &step.target, Errno::BADF)),
-            },
+            Source::Device { .. } | Source::Judged { .. } | Source::Handed { .. } => {
+                match self.trees.next() {
+                    Some(tree) => self.attach(tree.as_fd(), step),
+                    None => Err(fault(Stage::Source, &step.target, Errno::BADF)),
+                }
+            }
         }
     }
 

@@ -29,9 +29,9 @@ const OOM_SCORE_ADJ: i32 = 500;
 /// What [`State::prepare`] came to.
 pub enum Prepared {
     /// The common case is done in one go: a new sandbox serves.
-    Served(Box<Served>),
+    Served(Served),
     /// There is something to be asked or connected first.
-    Opening(Opening),
+    Opening(Box<Opening>),
 }
 
 /// A sandbox that serves.
@@ -82,9 +82,9 @@ impl State {
         if opening.running.is_some() || open {
             // A running sandbox keeps its folder, whatever becomes of this opening.
             opening.folder.keep(opening.running.is_some());
-            return Ok(Prepared::Opening(opening));
+            return Ok(Prepared::Opening(Box::new(opening)));
         }
-        opening.launch(self, spec)?.go().map(|served| Prepared::Served(Box::new(served)))
+        opening.launch(self, spec)?.go().map(Prepared::Served)
     }
 }
 
@@ -161,7 +161,8 @@ impl Opening {
             },
         };
         let listener = folder.bind_socket()?;
-        let child = launch::start(helper, &plan, Descriptors { listener, lifeline, cgroup, sources: handles })?;
+        let child =
+            launch::start(helper, &plan, Descriptors { listener, lifeline, cgroup, sources: handles })?;
         // From here on the child builds its root, and all this is done beside it.
         if let (Some(group), false) = (&group.0, child.placed()) {
             group.attach(child.pid())?;

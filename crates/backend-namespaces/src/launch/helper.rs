@@ -36,7 +36,8 @@ impl Helper {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| Error::Spawn(errno.into()))?;
         for direction in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&ours, direction, Some(PATIENCE)).map_err(|errno| Error::Spawn(errno.into()))?;
+            set_socket_timeout(&ours, direction, Some(PATIENCE))
+                .map_err(|errno| Error::Spawn(errno.into()))?;
         }
         let pid = posix_spawn(guest, &theirs).map_err(Error::Spawn)?;
         Ok(Self { pid, control: Some(ours) })
@@ -110,7 +111,9 @@ impl Helper {
             })
             .flatten()
             .collect();
-        postcard::from_bytes(&bytes[..received.bytes]).map(|report| Some((report, fds))).map_err(|_| Error::Died)
+        postcard::from_bytes(&bytes[..received.bytes])
+            .map(|report| Some((report, fds)))
+            .map_err(|_| Error::Died)
     }
 }
 
@@ -191,7 +194,13 @@ impl Actions {
     fn open_null(&mut self, fd: libc::c_int) -> io::Result<()> {
         // SAFETY: the value is initialised and the path is copied.
         check(unsafe {
-            libc::posix_spawn_file_actions_addopen(&raw mut self.0, fd, c"/dev/null".as_ptr(), libc::O_RDWR, 0)
+            libc::posix_spawn_file_actions_addopen(
+                &raw mut self.0,
+                fd,
+                c"/dev/null".as_ptr(),
+                libc::O_RDWR,
+                0,
+            )
         })
     }
 

@@ -101,7 +101,17 @@ mod tests {
 
     #[test]
     fn secrets_and_accounts_are_not_needed() {
-        for name in ["shadow", "passwd", "ssh", "gitconfig", "npmrc", "pip.conf", "sudoers", "environment", "machine-id"] {
+        for name in [
+            "shadow",
+            "passwd",
+            "ssh",
+            "gitconfig",
+            "npmrc",
+            "pip.conf",
+            "sudoers",
+            "environment",
+            "machine-id",
+        ] {
             assert!(!is_needed(name.as_bytes()), "{name}");
         }
         for name in ["alternatives", "python3.11", "ca-certificates.conf", "ld.so.conf.d"] {

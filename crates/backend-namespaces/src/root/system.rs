@@ -20,9 +20,24 @@ const FOLDERS: &[&str] =
 
 /// Top-level names of a root directory that the sandbox brings itself.
 const OURS: &[&[u8]] = &[
-    b"boot", b"dev", b"etc", b"home", b"lost+found", b"media", b"mnt", b"proc", b"root", b"run", b"sys", b"tmp",
-    b"var", b"workspace",
+    b"boot",
+    b"dev",
+    b"etc",
+    b"home",
+    b"lost+found",
+    b"media",
+    b"mnt",
+    b"proc",
+    b"root",
+    b"run",
+    b"sys",
+    b"tmp",
+    b"var",
+    b"workspace",
 ];
+
+/// Longest file of `/etc` that is copied instead of mounted, in bytes.
+const MAX_COPIED: u64 = 8 * 1024;
 
 /// The host's folders.
 pub fn host(plan: &mut Plan) {
@@ -52,6 +67,15 @@ pub fn entry(plan: &mut Plan, path: &Path) -> Option<bool> {
     }
     if !found.is_dir() && !found.is_file() {
         return None;
+    }
+    // A few bytes are written faster than a mount is made.
+    if found.is_file()
+        && found.len() <= MAX_COPIED
+        && let Ok(content) = fs::read(path)
+        && let Some(path) = path.to_str()
+    {
+        plan.file(path, content);
+        return Some(false);
     }
     plan.host(path, found.is_dir());
     Some(found.is_dir())

@@ -30,8 +30,21 @@ const OURS: &[&str] = &[
 
 /// Those of them beneath which nothing can be mounted either: they are the kernel's, read-only, or not ours to fill.
 const CLOSED: &[&str] = &[
-    "/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/opt", "/proc", "/sbin", "/sys",
-    "/usr", "/var/run", "/var/tmp",
+    "/bin",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/nix/store",
+    "/opt",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/usr",
+    "/var/run",
+    "/var/tmp",
 ];
 
 /// Judges a target as text; that its directories are what they seem is seen to when it is mounted.
@@ -83,9 +96,27 @@ mod tests {
     #[test]
     fn places_of_ours_are_refused() {
         for target in [
-            "/", "//", "/.", "/usr", "/usr/local/x", "/home", "/home/sandbox", "/home/sandbox/", "/proc/1", "/dev/shm/x",
-            "/sys", "/tmp", "/run", "/etc/ssl", "/nix", "/nix/store/x", "/var", "/workspace", "/home/sandbox/files",
-            "relative", "/data/../usr",
+            "/",
+            "//",
+            "/.",
+            "/usr",
+            "/usr/local/x",
+            "/home",
+            "/home/sandbox",
+            "/home/sandbox/",
+            "/proc/1",
+            "/dev/shm/x",
+            "/sys",
+            "/tmp",
+            "/run",
+            "/etc/ssl",
+            "/nix",
+            "/nix/store/x",
+            "/var",
+            "/workspace",
+            "/home/sandbox/files",
+            "relative",
+            "/data/../usr",
         ] {
             assert!(judge(Path::new(target)).is_err(), "{target}");
         }

@@ -114,9 +114,10 @@ fn answer(verdict: Verdict) -> Vec<Instruction> {
     let equal = |values: &'static [u32]| {
         // Each jumps over the rest and over the answer to "none of them".
         let last = values.len();
-        values.iter().enumerate().map(move |(at, value)| {
-            Instruction::new(IF_EQUAL, (last - at) as u8, 0, *value)
-        })
+        values
+            .iter()
+            .enumerate()
+            .map(move |(at, value)| Instruction::new(IF_EQUAL, (last - at) as u8, 0, *value))
     };
     match verdict {
         Verdict::Allow => vec![allow],
@@ -176,7 +177,9 @@ mod tests {
         assert!(program.len() < 4096);
         let fail = |errno: u32| ERRNO | errno;
         for number in 0..2000 {
-            for (first, second) in [(1, 7), (2, 8), (3, 9), (0xffff_ffff_0000_000a, 1), (8, 0xffff_ffff_0000_0007)] {
+            for (first, second) in
+                [(1, 7), (2, 8), (3, 9), (0xffff_ffff_0000_000a, 1), (8, 0xffff_ffff_0000_0007)]
+            {
                 let low = |value: u64| value as u32;
                 let expected = match verdict(number) {
                     Verdict::Allow => ALLOW,
