@@ -49,13 +49,9 @@ fn launch(host: &Host) -> Result<(), Fault> {
     confine::set_oom_score_adj(plan.oom_score_adj);
     let handed = idmap::clone_handed(&plan, &sources)?;
     drop(sources);
-    let (ours, theirs) = rustix::net::socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .at(Stage::Namespaces, "socketpair")?;
+    let (ours, theirs) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .at(Stage::Namespaces, "socketpair")?;
     match namespaces::clone_child(cgroup.as_ref().map(AsFd::as_fd)).at(Stage::Namespaces, "clone")? {
         Born::Child => {
             drop((ours, cgroup));
