@@ -194,6 +194,13 @@ impl Ctx {
             }
         }
         left.extend(crate::leak::mounts_below(self.scratch.path()));
+        // A sandbox that ended by itself takes its folder along a moment later.
+        for _ in 0..60 {
+            if crate::leak::run_folders(&self.folders.data).is_empty() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         left.extend(crate::leak::run_folders(&self.folders.data));
         drop(self.backend);
         if left.is_empty() { Ok(()) } else { Err(Fail::new(format!("left behind: {}", left.join("; ")))) }

@@ -356,6 +356,11 @@ async fn close(ctx: &Ctx) -> Result<Verdict, Fail> {
     let started = Instant::now();
     place.close().await?;
     ensure!(started.elapsed() < GRACE, "closing took {:?}", started.elapsed());
+    ensure_eq!(
+        crate::leak::run_folders(&ctx.folders.data),
+        Vec::<String>::new(),
+        "folders left when close was over"
+    );
     if ctx.shared_kernel() {
         ensure_eq!(marker.on_host(), Vec::<u32>::new(), "processes left when close was over");
     }
