@@ -23,6 +23,9 @@ pub const SOCKET: &str = "agent.sock";
 const RECORD: &str = "sandbox.json";
 const LOCK: &str = "lock";
 
+/// All that this backend puts into a sandbox's folder.
+const OURS: [&str; 3] = [SOCKET, RECORD, LOCK];
+
 /// Longest record in bytes.
 const MAX_RECORD: u64 = 64 * 1024;
 
@@ -99,6 +102,16 @@ impl RunDir {
         let mut text = Vec::new();
         file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
         serde_json::from_slice(&text).ok()
+    }
+
+    /// Whether the folder holds something that this backend never puts there: another backend's sandbox, say. One
+    /// that cannot be read counts as such.
+    pub fn is_foreign(&self, id: &SandboxId) -> bool {
+        match fs::read_dir(self.path_of(id)) {
+            Ok(mut entries) => entries
+                .any(|entry| !entry.is_ok_and(|entry| OURS.iter().any(|ours| entry.file_name() == *ours))),
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        }
     }
 
     /// A handle of a sandbox's folder, if it is there.
@@ -226,7 +239,11 @@ impl Folder {
     /// # Errors
     /// [`Error::DataDir`].
     pub fn clear(&self) -> Result<()> {
-        for name in [SOCKET, RECORD] {
+        self.remove_names(&[SOCKET, RECORD])
+    }
+
+    fn remove_names(&self, names: &[&str]) -> Result<()> {
+        for &name in names {
             match unlinkat(&self.handle, name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(self.failed(name, errno)),
@@ -235,7 +252,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes it. The sandbox is over.
+    /// Removes it. The sandbox is over. What is not ours stays, and the folder with it.
     ///
     /// # Errors
     /// [`Error::DataDir`].
@@ -245,13 +262,12 @@ impl Folder {
     }
 
     fn remove_all(&self) -> Result<()> {
-        self.clear()?;
-        let removed = match fs::remove_dir(&self.path) {
-            // Something that is not ours, or the lock.
-            Err(_) => fs::remove_dir_all(&self.path),
-            removed => removed,
-        };
-        removed.map_err(|cause| Error::DataDir { path: self.path.clone(), cause })
+        self.remove_names(&OURS)?;
+        match fs::remove_dir(&self.path) {
+            // Something of others', or the lock of whoever came right after us.
+            Err(cause) if cause.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => removed.map_err(|cause| Error::DataDir { path: self.path.clone(), cause }),
+        }
     }
 
     fn failed(&self, name: &str, errno: Errno) -> Error {
@@ -343,6 +359,28 @@ mod tests {
         folder.bind_socket().unwrap();
         drop(folder);
         assert!(run.record(&id).is_none() && run.ids().is_empty());
+    }
+
+    #[test]
+    fn what_is_not_ours_stays() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = RunDir::make(temp.path()).unwrap();
+        let id = SandboxId::of(&SessionKey::new("s").unwrap());
+        assert!(!run.is_foreign(&id));
+        let folder = run.lock(&id).unwrap();
+        folder.bind_socket().unwrap();
+        folder.write(&record()).unwrap();
+        fs::write(run.path_of(&id).join(LOCK), "").unwrap();
+        assert!(!run.is_foreign(&id));
+        let foreign = run.path_of(&id).join("host.json");
+        fs::write(&foreign, "theirs").unwrap();
+        assert!(run.is_foreign(&id));
+        folder.remove().unwrap();
+        assert_eq!(fs::read_to_string(&foreign).unwrap(), "theirs");
+        assert_eq!(fs::read_dir(run.path_of(&id)).unwrap().count(), 1);
+        fs::remove_file(foreign).unwrap();
+        run.lock(&id).unwrap().remove().unwrap();
+        assert_eq!(run.ids(), []);
     }
 
     #[test]

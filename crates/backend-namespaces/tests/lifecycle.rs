@@ -207,6 +207,20 @@ async fn a_broken_record_is_no_obstacle() {
 }
 
 #[tokio::test]
+async fn another_backends_folder_is_not_swept() {
+    let host = Host::new();
+    let theirs = host.folder(&format!("data/run/{}", lasting("theirs").id()));
+    std::fs::write(theirs.join("host.json"), "{}").unwrap();
+    let dead = host.folder(&format!("data/run/{}", lasting("dead").id()));
+    std::fs::write(dead.join("sandbox.json"), "{").unwrap();
+    // The first opening sweeps, and so does every list.
+    host.open(&spec("s")).await.close().await.unwrap();
+    assert_eq!(host.backend.list().await.unwrap(), []);
+    assert!(!dead.exists());
+    assert_eq!(names(&theirs), ["host.json"]);
+}
+
+#[tokio::test]
 async fn sandbox_uid_zero_is_refused() {
     if !is_root() {
         return;

@@ -29,7 +29,8 @@ impl State {
         let mut live = Vec::new();
         let mut found_dead = false;
         for id in run.ids() {
-            if Some(&id) == but || !is_dead(run.record(&id).as_ref()) {
+            // Another backend's is not ours to judge; not even its lock is taken.
+            if Some(&id) == but || run.is_foreign(&id) || !is_dead(run.record(&id).as_ref()) {
                 live.push(id);
                 continue;
             }
@@ -39,7 +40,7 @@ impl State {
                 continue;
             };
             // It may have been made anew before the folder was ours.
-            if is_dead(run.record(&id).as_ref()) {
+            if !run.is_foreign(&id) && is_dead(run.record(&id).as_ref()) {
                 found_dead = true;
                 // What does not go now is tried again at the next sweep.
                 let _ = self.end(&id, folder, None);
