@@ -1,11 +1,13 @@
 //! The run folder of one sandbox: lock, record and socket, all beneath one directory handle.
 //!
 //! Whoever opens, ends or cleans up a sandbox holds the lock on its folder, so two processes never start one session
-//! twice. The lock is the kernel's and ends with its holder. Another backend's files in the folder are left alone.
+//! twice. The lock is the kernel's and ends with its holder. The folders of the host's two backends lie apart from those
+//! of the other backends, which take what they do not know in their own for something left behind.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -31,6 +33,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Age at which an empty folder counts as left behind.
 const ABANDONED: Duration = Duration::from_secs(120);
+
+/// Where the run folders of this data directory lie.
+pub fn run_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("run-host")
+}
 
 /// The folder of one sandbox, locked until this is dropped.
 #[derive(Debug)]
@@ -80,10 +87,15 @@ impl RunFolder {
     }
 
     fn attempt(data_dir: &Path, id: SandboxId, make: bool) -> Result<Attempt> {
-        let run = data_dir.join("run");
+        let run = run_dir(data_dir);
         let broken = |path: &Path, errno: Errno| Error::Folder(path.to_owned(), errno.into());
         if make {
-            std::fs::create_dir_all(data_dir).map_err(|e| Error::Folder(data_dir.to_owned(), e))?;
+            let mut builder = std::fs::DirBuilder::new();
+            builder
+                .recursive(true)
+                .mode(0o700)
+                .create(data_dir)
+                .map_err(|e| Error::Folder(data_dir.to_owned(), e))?;
         }
         let parent = match private(rustix::fs::CWD, &run, make) {
             Ok(parent) => parent,
@@ -169,7 +181,7 @@ impl RunFolder {
         (peer.uid == rustix::process::geteuid()).then(|| peer.pid.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// Removes what is ours here, and the folder unless another backend uses it.
+    /// Removes what is ours here, and the folder unless something else is in it.
     pub fn clear(self) {
         for name in [SOCKET, NEW_RECORD, RECORD] {
             let _ = rustix::fs::unlinkat(&self.handle, name, AtFlags::empty());
@@ -208,7 +220,7 @@ pub fn private(parent: impl AsFd, name: &Path, make: bool) -> rustix::io::Result
 /// # Errors
 /// When the folder is there and cannot be read.
 pub fn records(data_dir: &Path) -> Result<Vec<(SandboxId, Record)>> {
-    let run = data_dir.join("run");
+    let run = run_dir(data_dir);
     let entries = match std::fs::read_dir(&run) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -227,7 +239,7 @@ pub fn records(data_dir: &Path) -> Result<Vec<(SandboxId, Record)>> {
 /// Removes run folders that are empty and have been for a while: their makers died before they put anything there.
 /// Blocks.
 pub fn sweep_empty(data_dir: &Path) {
-    let Ok(entries) = std::fs::read_dir(data_dir.join("run")) else { return };
+    let Ok(entries) = std::fs::read_dir(run_dir(data_dir)) else { return };
     for entry in entries.flatten() {
         let is_ours = entry.file_name().to_str().and_then(SandboxId::parse).is_some();
         let age =
@@ -290,9 +302,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let folder = RunFolder::make(temp.path(), &id("s")).await.unwrap();
         let path = folder.path.clone();
-        std::fs::write(path.join("agent.sock"), "another backend's").unwrap();
+        std::fs::write(path.join("other"), "somebody else's").unwrap();
         folder.clear();
-        assert!(path.join("agent.sock").exists());
+        assert!(path.join("other").exists());
     }
 
     #[tokio::test]
@@ -300,8 +312,9 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let elsewhere = temp.path().join("elsewhere");
         std::fs::create_dir(&elsewhere).unwrap();
-        std::fs::create_dir(temp.path().join("run")).unwrap();
-        std::os::unix::fs::symlink(&elsewhere, temp.path().join("run").join(id("s").as_str())).unwrap();
+        let run = run_dir(temp.path());
+        std::fs::create_dir(&run).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, run.join(id("s").as_str())).unwrap();
         let error = RunFolder::make(temp.path(), &id("s")).await.unwrap_err();
         assert!(matches!(error, Error::Folder(..)), "{error:?}");
     }

@@ -5,8 +5,8 @@
 //! decides what that means for a demand.
 //!
 //! ```text
-//! <data_dir>/run/<id>/host.sock          where the agent listens (the folder is 0700)
-//! <data_dir>/run/<id>/host.json          who the agent is: process, start time, fingerprint
+//! <data_dir>/run-host/<id>/host.sock     where the agent listens (the folder is 0700)
+//! <data_dir>/run-host/<id>/host.json     who the agent is: process, start time, fingerprint
 //! <data_dir>/sandbox/scratch/<id>/       the session's own folder
 //! ```
 //!

@@ -53,9 +53,14 @@ impl Here {
         NoneBackend::new(config(&self.path()))
     }
 
+    /// Where the backends of the host keep the folders of their sandboxes.
+    pub fn run(&self) -> PathBuf {
+        self.data().join("run-host")
+    }
+
     /// Folders of sandboxes that are still there.
     pub fn run_folders(&self) -> Vec<String> {
-        names(&self.data().join("run"))
+        names(&self.run())
     }
 
     pub fn scratch_folders(&self) -> Vec<String> {
@@ -190,7 +195,7 @@ pub async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Pid of the agent of the only sandbox here.
 pub fn agent_pid(here: &Here) -> u32 {
     let [id] = &here.run_folders()[..] else { panic!("not one sandbox: {:?}", here.run_folders()) };
-    let record = std::fs::read(here.data().join("run").join(id).join("host.json")).unwrap();
+    let record = std::fs::read(here.run().join(id).join("host.json")).unwrap();
     let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
     u32::try_from(record["process"]["pid"].as_u64().unwrap()).unwrap()
 }

@@ -35,8 +35,7 @@ async fn it_runs_in_the_workspace_or_in_a_folder_of_the_session() {
     let place = said(&*sandbox, "pwd; echo x >here; umask").await;
     let scratch = here.data().join("sandbox/scratch").join(sandbox.id().as_str());
     assert_eq!(place, format!("{}\n0022\n", scratch.display()));
-    for private in [&scratch, &here.data().join("run"), &here.data().join("run").join(sandbox.id().as_str())]
-    {
+    for private in [&scratch, &here.run(), &here.run().join(sandbox.id().as_str())] {
         assert_eq!(std::fs::metadata(private).unwrap().permissions().mode() & 0o777, 0o700, "{private:?}");
     }
     close(&here, sandbox).await;

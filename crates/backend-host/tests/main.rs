@@ -10,5 +10,6 @@ mod files;
 mod helper;
 mod life;
 mod limits;
+mod neighbours;
 mod none;
 mod ordinary;
