@@ -1,11 +1,13 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
+use moltis_sandbox::Diagnosis;
 
 /// Runs shell commands that a language model wrote, without handing it the machine.
 #[derive(Parser)]
@@ -136,16 +138,30 @@ pub struct Json {
 
 /// Prints what clap has to say. Help and version are no errors; a usage error of `exec` is 125, of all else 2.
 pub fn usage_error(error: &clap::Error) -> ExitCode {
-    // Nothing can be done about a closed stderr here.
-    let _ = error.print();
+    let words: Vec<_> = std::env::args_os().skip(1).collect();
+    let before = words.iter().take_while(|word| *word != "--");
+    if error.use_stderr() && before.clone().any(|word| word == "--json") {
+        let message = error.render().to_string();
+        let message = message.strip_prefix("error: ").unwrap_or(&message).trim().to_owned();
+        let diagnosis = Diagnosis::new("usage", message).fix("see --help");
+        // A reader that is gone cannot be told.
+        let _ = crate::output::print_json(&serde_json::json!({ "kind": "invalid", "error": diagnosis }));
+    } else {
+        // Nothing can be done about a closed stderr here.
+        let _ = error.print();
+    }
     if !error.use_stderr() {
         return ExitCode::SUCCESS;
     }
-    if !runs_a_command(std::env::args_os().skip(1)) {
+    if !runs_a_command(words.iter().cloned()) {
         return ExitCode::from(2);
     }
     if matches!(error.kind(), ErrorKind::UnknownArgument) {
-        eprintln!("\nA line for the shell is one quoted word; a program with arguments follows `--`.");
+        // As above.
+        let _ = writeln!(
+            std::io::stderr(),
+            "\nA line for the shell is one quoted word; a program with arguments follows `--`."
+        );
     }
     ExitCode::from(125)
 }

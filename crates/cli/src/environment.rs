@@ -1,6 +1,7 @@
 //! `--env` and `--env-file`: the variables that a command is given.
 
 use std::ffi::{OsStr, OsString};
+use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
@@ -50,11 +51,13 @@ fn read_file(path: &Path, variables: &mut Vec<(OsString, OsString)>) -> Result<(
             .fix("name a readable file of NAME=VALUE lines"),
         )
     };
-    let metadata = std::fs::metadata(path).map_err(|e| unreadable(e.to_string()))?;
-    if metadata.len() > MAX_FILE {
-        return Err(unreadable(format!("it holds {} bytes, more than {MAX_FILE}", metadata.len())));
+    let mut content = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| unreadable(e.to_string()))?;
+    // A device or a pipe has no length that could be asked for.
+    file.take(MAX_FILE + 1).read_to_end(&mut content).map_err(|e| unreadable(e.to_string()))?;
+    if content.len() as u64 > MAX_FILE {
+        return Err(unreadable(format!("it holds more than {MAX_FILE} bytes")));
     }
-    let content = std::fs::read(path).map_err(|e| unreadable(e.to_string()))?;
     for (number, line) in content.split(|b| *b == b'\n').enumerate() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.trim_ascii().is_empty() || line.trim_ascii_start().starts_with(b"#") {

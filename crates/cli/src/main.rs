@@ -1,5 +1,14 @@
 //! The `moltis` program: reads the command line, runs one command, exits with its status.
 
+/// Prints a line to standard error, as `eprintln!` does; a reader that is gone is no reason to panic.
+macro_rules! say {
+    ($($line:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($line)*);
+    }};
+}
+use say;
+
 mod args;
 mod commands;
 mod environment;

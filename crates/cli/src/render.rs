@@ -13,12 +13,12 @@ pub fn colours(stream: &impl IsTerminal) -> bool {
 /// Appends a diagnosis: the message with its code, then cause and fix on lines of their own.
 pub fn diagnosis(text: &mut String, diagnosis: &Diagnosis, colour: bool) {
     let (red, bold, reset) = if colour { ("\x1b[31m", "\x1b[1m", "\x1b[0m") } else { ("", "", "") };
-    let message = printable(&diagnosis.message);
+    let message = one_line(&diagnosis.message);
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{red}error{reset}[{}]: {bold}{message}{reset}", diagnosis.code);
     for (label, line) in [("cause", &diagnosis.cause), ("fix", &diagnosis.fix)] {
         if let Some(line) = line {
-            let _ = writeln!(text, "  {label}: {}", printable(line).replace('\n', "\n         "));
+            let _ = writeln!(text, "  {label}: {}", one_line(line));
         }
     }
 }
@@ -26,10 +26,15 @@ pub fn diagnosis(text: &mut String, diagnosis: &Diagnosis, colour: bool) {
 /// Prints a diagnosis that is only a warning, in one line, to standard error.
 pub fn warning(diagnosis: &Diagnosis) {
     let fix = diagnosis.fix.as_ref().map(|fix| format!(" ({fix})")).unwrap_or_default();
-    eprintln!("moltis: {}", printable(&format!("{diagnosis}{fix}")));
+    crate::say!("moltis: {}", one_line(&format!("{diagnosis}{fix}")));
 }
 
-/// Text with control characters shown instead of obeyed (SECURITY 11); line breaks stay.
+/// Text with control characters shown instead of obeyed, line breaks among them: it cannot pose as a line of ours.
+pub fn one_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n")
+}
+
+/// Text with control characters shown instead of obeyed; line breaks stay.
 pub fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -74,6 +79,7 @@ mod tests {
     fn control_and_bidi_characters_are_shown() {
         assert_eq!(printable("a\x1b[2J\rb\n\u{202E}c"), "a\\u{1b}[2J\\u{d}b\n\\u{202e}c");
         assert_eq!(printable("ж é 漢"), "ж é 漢");
+        assert_eq!(one_line("a\nmoltis: b"), "a\\nmoltis: b");
     }
 
     #[test]

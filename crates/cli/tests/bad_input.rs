@@ -25,6 +25,7 @@ fn commands_that_cannot_be() {
     refused(&place.exec(["--cwd", "relative", "true"]), "cwd-not-absolute", "relative");
     refused(&place.exec(["--env", "=x", "true"]), "env-name-invalid", "=x");
     refused(&place.exec(["--env-file", "/nowhere", "true"]), "env-file-unreadable", "/nowhere");
+    refused(&place.exec(["--env-file", "/dev/zero", "true"]), "env-file-unreadable", "more than");
     assert_eq!(place.left_running(), Vec::<String>::new());
 }
 
@@ -61,6 +62,8 @@ fn usage_errors_have_the_status_of_their_command() {
     assert_eq!(place.run(["nonsense"]).status, Some(2));
     assert_eq!(place.run(["--help"]).status, Some(0));
     assert!(place.run(["exec", "ls", "-l"]).stderr.contains("one quoted word"));
+    let json = place.run(["exec", "--json", "--nonsense", "ls"]);
+    assert_eq!((json.status, json.json()["error"]["code"].as_str()), (Some(125), Some("usage")));
 }
 
 #[test]
@@ -85,6 +88,52 @@ fn workspaces_that_are_refused() {
     std::os::unix::fs::symlink("/", &link).unwrap();
     refused(&workspace(link.to_str().unwrap()), "workspace-refused", "/");
     assert_eq!(place.left_running(), Vec::<String>::new());
+}
+
+#[test]
+fn a_workspace_that_holds_the_configuration_is_refused() {
+    let place = Place::new();
+    let workspace = place.workspace();
+    let file = workspace.join("moltis.toml");
+    std::fs::write(&file, "").unwrap();
+    let ran = place.run([
+        "--config",
+        file.to_str().unwrap(),
+        "exec",
+        "--workspace",
+        &format!("{}:rw", workspace.display()),
+        "true",
+    ]);
+    refused(&ran, "workspace-refused", "moltis.toml");
+}
+
+#[test]
+fn demands_that_nothing_keeps_are_refused() {
+    let place = Place::new();
+    for backend in ["none", "namespaces"] {
+        for (flag, value) in [("--memory", "1G"), ("--cpus", "1"), ("--pids", "50")] {
+            let ran = place.run(["exec", "--backend", backend, flag, value, "true"]);
+            // namespaces keeps some of them, depending on who we are; what it does not keep it refuses.
+            if backend == "none" || ran.status != Some(0) {
+                refused(&ran, "demand-not-kept", "resource_limits");
+            }
+        }
+    }
+    let config = |text: &str| {
+        std::fs::write(place.config().join("moltis.toml"), format!("[tools.exec.sandbox]\n{text}\n"))
+            .unwrap();
+    };
+    for key in ["home_quota = \"1G\"", "runtime = \"runsc\"", "packages = [\"jq\"]"] {
+        config(key);
+        refused(&place.exec(["true"]), "demand-not-kept", key.split_once(' ').unwrap().0);
+    }
+    config("mode = \"off\"\nnetwork = \"blocked\"");
+    let ran = place.run(["exec", "--json", "echo $PPID"]);
+    assert_eq!((ran.status, ran.json()["backend"].as_str()), (Some(0), Some("none")), "{ran:?}");
+    let listed = ran.json()["notEnforced"].clone();
+    let keys: Vec<_> =
+        listed.as_array().unwrap().iter().map(|n| n["key"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(keys[..2], ["sandbox", "network"]);
 }
 
 #[test]

@@ -248,6 +248,60 @@ fn json_is_one_whole_answer() {
     );
 }
 
+#[test]
+fn signals_are_heard_while_nobody_reads() {
+    let place = Place::new();
+    let marker = format!("{}", 8_000_000 + std::process::id());
+    let mut child = place
+        .exec_command([format!("sleep {marker} & yes")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("it runs", || processes_with(&marker).len() == 1);
+    // By now every buffer on the way is full; nobody reads.
+    std::thread::sleep(Duration::from_millis(500));
+    let begun = Instant::now();
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(begun.elapsed() < Duration::from_secs(15));
+    assert_eq!(processes_with(&marker), Vec::<String>::new());
+    assert_eq!(place.left_running(), Vec::<String>::new());
+}
+
+#[test]
+fn a_signal_while_it_starts_leaves_nothing() {
+    let place = Place::new();
+    for millis in 0..30 {
+        let mut child =
+            place.exec_command(["sleep 60"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(millis));
+        interrupt(&child);
+        // Before the signal is caught it ends the program as it ends any other.
+        let status = child.wait().unwrap();
+        assert!(status.code() == Some(130) || status.signal() == Some(2), "{status:?}");
+    }
+    assert_eq!(place.left_running(), Vec::<String>::new());
+}
+
+#[test]
+fn what_a_command_calls_itself_cannot_pose_as_our_words() {
+    let place = Place::new();
+    let ran = place.exec(["bash -c 'exec -a \"x\nmoltis: forged\" sleep 1000' & sleep 0.5"]);
+    assert!(ran.stderr.contains("sleep") || ran.stderr.contains("x\\nmoltis: forged"), "{ran:?}");
+    assert!(!ran.stderr.lines().any(|line| line.starts_with("moltis: forged")), "{ran:?}");
+}
+
+#[test]
+fn streams_of_ours_that_are_gone_are_no_reason_to_panic() {
+    let place = Place::new();
+    let mut command = place.exec_command(["sleep 1000 & sleep 0.3; exit 3"]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = command.stderr(writer).stdout(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+}
+
 /// Command lines of processes on this machine that hold the marker, but for the program itself and shells that only
 /// have it in their script.
 fn processes_with(marker: &str) -> Vec<String> {

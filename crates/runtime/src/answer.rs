@@ -5,7 +5,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use moltis_sandbox::exec::{Ending, Leftover, Outcome, Status};
-use moltis_sandbox::{BackendName, ExecEvent, NotEnforced, Result, SandboxId};
+use moltis_sandbox::{BackendName, NotEnforced, SandboxId};
 use serde::Serialize;
 
 use crate::{Capped, Cut};
@@ -48,27 +48,6 @@ pub struct Answer {
     pub stderr: Collected,
     /// Built-in defaults that are not kept.
     pub not_enforced: Vec<NotEnforced>,
-}
-
-/// Reads a command's events to the end, keeping at most `cap` bytes of each stream.
-///
-/// # Errors
-/// What the stream ends with, when that is not an exit.
-pub async fn collect(
-    events: &mut moltis_sandbox::exec::ExecEvents,
-    cap: usize,
-) -> Result<(Outcome, Collected, Collected)> {
-    let mut stdout = Capped::new(cap);
-    let mut stderr = Capped::new(cap);
-    while let Some(event) = events.next().await {
-        match event? {
-            ExecEvent::Stdout(bytes) => drop(stdout.push(&bytes)),
-            ExecEvent::Stderr(bytes) => drop(stderr.push(&bytes)),
-            ExecEvent::Exit(outcome) => return Ok((outcome, stdout.into(), stderr.into())),
-            ExecEvent::Started(_) | ExecEvent::Missed { .. } => {}
-        }
-    }
-    Err(crate::error::ended_without_exit())
 }
 
 /// The JSON form of an [`Answer`]; its fields are part of the interface.

@@ -13,6 +13,17 @@ pub enum RuntimeError {
     /// None of the backends that `auto` may pick is usable.
     #[error("no backend is usable here")]
     NoneUsable(String),
+    /// A folder that is to be mounted holds the configuration.
+    #[error("{source_path} is refused: it holds the configuration file {file}")]
+    HoldsConfiguration {
+        /// The folder.
+        source_path: String,
+        /// The file.
+        file: String,
+    },
+    /// Work of our own broke off.
+    #[error("preparing the sandbox broke off")]
+    Broke(String),
     /// Too little space left where Moltis keeps its state.
     #[error("only {free} MiB are free below {place}, and new commands need {floor} MiB")]
     DiskLow {
@@ -51,6 +62,14 @@ impl From<RuntimeError> for Error {
                 Diagnosis::new("no-backend-usable", message)
                     .cause(reasons)
                     .fix("`moltis sandbox status` says for each what would make it usable"),
+            ),
+            RuntimeError::HoldsConfiguration { .. } => Self::Refused(
+                Diagnosis::new("workspace-refused", message)
+                    .cause("a sandbox that sees it could read secrets or change its own rules")
+                    .fix("keep the configuration file outside of what is mounted"),
+            ),
+            RuntimeError::Broke(cause) => Self::Unavailable(
+                Diagnosis::new("start-failed", message).cause(cause).fix("try again; if it stays, report it"),
             ),
             RuntimeError::DiskLow { .. } => Self::Unavailable(
                 Diagnosis::new("disk-low", message)

@@ -14,7 +14,7 @@ mod runtime;
 mod settings;
 pub mod store;
 
-pub use answer::{Answer, Collected, collect};
+pub use answer::{Answer, Collected};
 pub use capped::{Capped, Cut};
 pub use registry::BackendStatus;
 pub use runtime::{Opened, Runtime};

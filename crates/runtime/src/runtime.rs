@@ -1,19 +1,17 @@
 //! The runtime: what every surface holds.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use moltis_config::Config;
-use moltis_sandbox::{
-    BackendName, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SessionKey, Setting,
-};
+use moltis_sandbox::{BackendName, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SessionKey};
 
 use crate::error::RuntimeError;
 use crate::homes;
 use crate::registry::{BackendStatus, Registry};
 use crate::router::{self, Route};
-use crate::settings::{Overrides, Settings};
+use crate::settings::{self, Overrides, Settings};
 
 /// Free space in the data directory below which no new command starts, in bytes.
 const FREE_FLOOR: u64 = 1 << 30;
@@ -21,6 +19,7 @@ const FREE_FLOOR: u64 = 1 << 30;
 /// Sessions on sandboxes, for one data directory.
 pub struct Runtime {
     config: Arc<Config>,
+    config_files: Arc<[PathBuf]>,
     registry: Registry,
 }
 
@@ -37,14 +36,11 @@ pub struct Opened {
 }
 
 impl Runtime {
-    /// A runtime with this configuration. `config_dir` is the folder of the user's configuration, which no sandbox
-    /// may see. Nothing is touched yet.
-    ///
-    /// # Errors
-    /// None now; a store that cannot be opened will be one.
-    pub fn new(config: Config, config_dir: Option<PathBuf>) -> Result<Self> {
+    /// A runtime with this configuration. `config_dir` is the folder of the user's configuration and `config_files` are
+    /// the files that were read: no sandbox may see them. Nothing is touched yet.
+    pub fn new(config: Config, config_dir: Option<PathBuf>, config_files: Vec<PathBuf>) -> Self {
         let registry = Registry::new(&config, config_dir);
-        Ok(Self { config: Arc::new(config), registry })
+        Self { config: Arc::new(config), config_files: config_files.into(), registry }
     }
 
     /// The configuration.
@@ -81,30 +77,42 @@ impl Runtime {
     /// `Refused` when a demand cannot be kept, `Unavailable` when no sandbox can be had here and now, `Invalid` when
     /// a setting cannot be right. Nothing is left behind on an error.
     pub async fn open(&self, overrides: &Overrides) -> Result<Opened> {
-        self.make_room()?;
-        let settings = Settings::new(&self.config, overrides, ephemeral_key(), Lifetime::Ephemeral)?;
+        let choice = settings::choice(&self.config, overrides);
+        let settings = self.settings(overrides.clone()).await?;
+        let mut listed = settings.unkept()?;
         let host_memory = host_memory();
-        let choice = overrides.backend.unwrap_or(self.config.tools.exec.sandbox.backend);
         let Route { backend, spec, not_enforced, notes } =
             router::route(&self.registry, choice.value, |name| settings.on(name, host_memory)).await?;
+        listed.extend(not_enforced);
         let sandbox = backend.open(&spec).await?;
-        Ok(Opened { sandbox, backend: backend.name(), not_enforced, notes })
+        Ok(Opened { sandbox, backend: backend.name(), not_enforced: listed, notes })
     }
 
-    /// Makes the data directory and sees that there is room in it.
-    fn make_room(&self) -> Result<()> {
-        let place: &Setting<_> = &self.config.data_dir;
-        let place = &place.value;
-        homes::private_folder(place).map_err(|e| RuntimeError::data_directory(place, e))?;
-        let space = rustix::fs::statvfs(place).map_err(|e| RuntimeError::data_directory(place, e.into()))?;
-        let free = space.f_bavail.saturating_mul(space.f_frsize);
-        if free < FREE_FLOOR {
-            let mib = |bytes: u64| bytes >> 20;
-            let place = place.display().to_string();
-            return Err(RuntimeError::DiskLow { place, free: mib(free), floor: mib(FREE_FLOOR) }.into());
-        }
-        Ok(())
+    /// Makes the folders that a sandbox needs, and says what it is to be.
+    async fn settings(&self, overrides: Overrides) -> Result<Settings> {
+        let config = Arc::clone(&self.config);
+        let files = Arc::clone(&self.config_files);
+        let prepared = tokio::task::spawn_blocking(move || {
+            make_room(&config.data_dir.value)?;
+            let settings = Settings::new(&config, &overrides, ephemeral_key(), Lifetime::Ephemeral)?;
+            settings.hides(&files)?;
+            Ok(settings)
+        });
+        prepared.await.unwrap_or_else(|error| Err(RuntimeError::Broke(error.to_string()).into()))
     }
+}
+
+/// Makes the data directory and sees that there is room in it.
+fn make_room(place: &Path) -> Result<()> {
+    homes::private_folder(place).map_err(|e| RuntimeError::data_directory(place, e))?;
+    let space = rustix::fs::statvfs(place).map_err(|e| RuntimeError::data_directory(place, e.into()))?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    if free < FREE_FLOOR {
+        let mib = |bytes: u64| bytes >> 20;
+        let place = place.display().to_string();
+        return Err(RuntimeError::DiskLow { place, free: mib(free), floor: mib(FREE_FLOOR) }.into());
+    }
+    Ok(())
 }
 
 /// A key that no other process and no other call uses.

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use moltis_config::words::{Mode, MountAccess};
 use moltis_config::{BackendChoice, Config};
 use moltis_sandbox::{
-    BackendName, Lifetime, Mount, MountMode, Network, Origin, Result, SandboxSpec, SessionKey, Setting,
+    BackendName, Diagnosis, Error, Lifetime, Mount, MountMode, Network, NotEnforced, Origin, Result,
+    SandboxSpec, SessionKey, Setting,
 };
 
+use crate::error::RuntimeError;
 use crate::homes;
 
 /// What a session, a flag or an API call sets over the configuration.
@@ -51,12 +53,15 @@ impl Settings {
         spec.network = overrides.network.unwrap_or(sandbox.network);
         if lifetime != Lifetime::Ephemeral {
             spec.home = homes::home(config, &spec.key)?;
+            spec.home_origin = sandbox.home_persistence.origin;
         }
         if let Some(Workspace { mount, mode_origin }) = workspace(config, overrides) {
             spec.workspace = Some(mount);
             spec.workspace_mode = mode_origin;
         }
         spec.workspace_protect = sandbox.workspace_protect.value.iter().map(ToString::to_string).collect();
+        spec.workspace_protect_origin = sandbox.workspace_protect.origin;
+        spec.managed_files_origin = sandbox.managed_files_mount.origin;
         spec.managed_files = match mode_of(sandbox.managed_files_mount.value) {
             Some(mode) => Some(Mount {
                 source: homes::managed_files(config)?,
@@ -78,6 +83,58 @@ impl Settings {
         Ok(Self { spec, config: config.clone(), overrides: overrides.clone() })
     }
 
+    /// Sees that nothing that is mounted holds one of these files, wherever links lead. Blocks.
+    ///
+    /// # Errors
+    /// `workspace-refused`, naming the folder and the file.
+    pub fn hides(&self, files: &[PathBuf]) -> Result<()> {
+        let files: Vec<_> = files.iter().filter_map(|file| file.canonicalize().ok()).collect();
+        let workspace = self.spec.workspace.iter().map(|w| &w.value.source);
+        let mounts = self.spec.mounts.iter().map(|m| &m.value.source);
+        let rootfs = self.spec.rootfs.iter().map(|r| &r.value);
+        for source in workspace.chain(mounts).chain(rootfs) {
+            // What is missing is the backend's to say.
+            let Ok(place) = source.canonicalize() else { continue };
+            if let Some(file) = files.iter().find(|file| file.starts_with(&place)) {
+                let (source_path, file) = (source.display().to_string(), file.display().to_string());
+                return Err(RuntimeError::HoldsConfiguration { source_path, file }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Keys of the configuration that no backend of this program keeps yet: what somebody set is refused, or listed
+    /// where the sandbox was switched off by name.
+    ///
+    /// # Errors
+    /// `demand-not-kept`, naming the key.
+    pub fn unkept(&self) -> Result<Vec<NotEnforced>> {
+        let sandbox = &self.config.tools.exec.sandbox;
+        let set = [
+            ("image", sandbox.image.origin, IMAGES),
+            ("packages", sandbox.packages.origin, IMAGES),
+            ("runtime", origin(&sandbox.runtime), ENGINES),
+            ("gpus", origin(&sandbox.gpus), ENGINES),
+            ("home_quota", origin(&sandbox.home_quota), "this version does not measure homes"),
+        ];
+        let mut listed = Vec::new();
+        for (key, origin, reason) in set.into_iter().filter(|(_, origin, _)| origin.is_demand()) {
+            if self.spec.switched_off && origin == Origin::File {
+                listed.push(NotEnforced { key: key.to_owned(), reason: reason.to_owned() });
+                continue;
+            }
+            return Err(Error::Refused(
+                Diagnosis::new(
+                    "demand-not-kept",
+                    format!("no backend here can keep `{key}`, which the {origin} asks for"),
+                )
+                .cause(reason)
+                .fix(format!("remove `{key}`")),
+            ));
+        }
+        Ok(listed)
+    }
+
     /// The spec on a backend, with that backend's own default limits.
     pub fn on(&self, backend: BackendName, host_memory: u64) -> SandboxSpec {
         let mut spec = self.spec.clone();
@@ -90,6 +147,13 @@ impl Settings {
     }
 }
 
+const IMAGES: &str = "it is for backends with images, of which this version has none";
+const ENGINES: &str = "it is for docker and podman, which this version does not have";
+
+fn origin<T>(setting: &Option<Setting<T>>) -> Origin {
+    setting.as_ref().map_or(Origin::Default, |setting| setting.origin)
+}
+
 fn mode_of(access: MountAccess) -> Option<MountMode> {
     match access {
         MountAccess::None => None,
@@ -98,11 +162,17 @@ fn mode_of(access: MountAccess) -> Option<MountMode> {
     }
 }
 
+/// The backend that is asked for: the override's, `none` where the mode is off, else the configuration's.
+pub fn choice(config: &Config, overrides: &Overrides) -> Setting<BackendChoice> {
+    let sandbox = &config.tools.exec.sandbox;
+    let off = (sandbox.mode.value == Mode::Off)
+        .then(|| sandbox.mode.map(|_| BackendChoice::Named(BackendName::None)));
+    overrides.backend.or(off).unwrap_or(sandbox.backend)
+}
+
 /// Whether somebody asked for no sandbox by name.
 fn switched_off(config: &Config, overrides: &Overrides) -> bool {
-    let sandbox = &config.tools.exec.sandbox;
-    let choice = overrides.backend.unwrap_or(sandbox.backend);
-    choice.value == BackendChoice::Named(BackendName::None) || sandbox.mode.value == Mode::Off
+    choice(config, overrides).value == BackendChoice::Named(BackendName::None)
 }
 
 /// A workspace that was named, and who said how it is mounted.

@@ -85,11 +85,12 @@ pub enum ExecEvent {
     Stdout(Bytes),
     /// Bytes it wrote to standard error.
     Stderr(Bytes),
-    /// Output that a late watcher of a background command can no longer have: bytes lost from each stream's start.
+    /// Output that a watcher of a background command came too late for, at the start or by falling behind: bytes that
+    /// are missing before the next `Stdout` or `Stderr`.
     Missed {
-        /// Bytes of standard output that were dropped before the first `Stdout` of this stream.
+        /// Bytes of standard output.
         stdout: u64,
-        /// Bytes of standard error that were dropped before the first `Stderr` of this stream.
+        /// Bytes of standard error.
         stderr: u64,
     },
     /// It is over.

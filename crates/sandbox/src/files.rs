@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 
 /// An absolute path inside a sandbox, as bytes. It has no `AsRef<Path>` on purpose: a guest path is never joined to
-/// a host path (law 3).
+/// a host path.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GuestPath(Vec<u8>);
 

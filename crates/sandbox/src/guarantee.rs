@@ -1,4 +1,5 @@
-//! What a backend promises, and the one place that holds a spec against it (law 1: never weaker than asked).
+//! What a backend promises, and the one place that holds a spec against it: a
+//! sandbox is never weaker than asked.
 
 use serde::{Deserialize, Serialize};
 
@@ -80,10 +81,10 @@ pub struct NotEnforced {
 /// Holds `spec` against what `backend` keeps: a demand that is not kept is refused, a built-in default that is not
 /// kept is listed. Network `blocked` counts as a demand even as the default.
 ///
-/// `restricted-host` and `none`, which isolate nothing, are the exception: there the default `blocked`, `open`, every
-/// limit and the place of the workspace are listed, and a demanded `blocked` or `trusted` is refused unless the spec
-/// says `allow_unenforced`. Where the sandbox was switched off by name, all that the configuration file demands is
-/// listed.
+/// `restricted-host` and `none`, which isolate nothing, are the exception: there the default `blocked`, `open` and the
+/// place of the workspace are listed. On `restricted-host` demanded limits, which bind each process there, are listed
+/// too, and a demanded `blocked` or `trusted` is refused unless the spec says `allow_unenforced`. Where the sandbox was
+/// switched off by name, all that the configuration file demands is listed.
 ///
 /// # Errors
 /// [`Error::Refused`] with code `demand-not-kept`, naming the key and which of `others` would keep it.
@@ -118,7 +119,7 @@ fn refusal(
     } else {
         format!("use --backend {}, or remove `{}`", keepers.join(" or "), demand.key)
     };
-    if on_host(backend) && matches!(demand.subject, Subject::Network(_)) {
+    if backend == BackendName::RestrictedHost && matches!(demand.subject, Subject::Network(_)) {
         fix.push_str(
             ", or set `allow_unenforced = true` in the configuration file to have it listed as not enforced",
         );
@@ -169,9 +170,12 @@ impl Demand {
         if !self.origin.is_demand() || (spec.switched_off && self.origin == Origin::File) {
             return false;
         }
+        let rlimits = backend == BackendName::RestrictedHost;
         match self.subject {
-            Subject::Network(Network::Open) | Subject::Limit | Subject::Workspace => false,
-            Subject::Network(Network::Blocked | Network::Trusted) => !spec.allow_unenforced,
+            Subject::Network(Network::Open) | Subject::Workspace => false,
+            // There each process is bound, though not all together.
+            Subject::Limit => !rlimits,
+            Subject::Network(Network::Blocked | Network::Trusted) => !(rlimits && spec.allow_unenforced),
             Subject::Other => true,
         }
     }
@@ -215,7 +219,13 @@ fn demands(spec: &SandboxSpec) -> Vec<Demand> {
                 });
             }
             MountMode::Rw if !spec.workspace_protect.is_empty() => {
-                add("workspace_protect", "on".to_owned(), Origin::Default, Subject::Other, |g| &g.filesystem);
+                add(
+                    "workspace_protect",
+                    "on".to_owned(),
+                    spec.workspace_protect_origin,
+                    Subject::Other,
+                    |g| &g.filesystem,
+                );
             }
             MountMode::Rw => {}
         }
@@ -228,10 +238,12 @@ fn demands(spec: &SandboxSpec) -> Vec<Demand> {
         add("rootfs", r.value.display().to_string(), r.origin, Subject::Other, |g| &g.filesystem);
     }
     if spec.home.is_some() {
-        add("home_persistence", "on".to_owned(), Origin::Default, Subject::Other, |g| &g.home);
+        add("home_persistence", "on".to_owned(), spec.home_origin, Subject::Other, |g| &g.home);
     }
     if spec.managed_files.is_some() {
-        add("managed_files_mount", "on".to_owned(), Origin::Default, Subject::Other, |g| &g.managed_files);
+        add("managed_files_mount", "on".to_owned(), spec.managed_files_origin, Subject::Other, |g| {
+            &g.managed_files
+        });
     }
     all
 }
@@ -345,10 +357,15 @@ mod tests {
         spec.limits.pids = Some(Setting::built_in(256));
         let limits =
             ["resource_limits.memory_limit", "resource_limits.cpu_quota", "resource_limits.pids_max"];
+        let listed = keys(&spec, BackendName::RestrictedHost).unwrap();
+        assert_eq!(listed[0], "network");
+        assert_eq!(listed[1..], limits);
+        // Without rlimits a demanded limit is worth nothing at all.
+        assert!(keys(&spec, BackendName::None).unwrap_err().contains("resource_limits.memory_limit"));
+        spec.limits.memory = None;
+        spec.switched_off = true;
+        assert_eq!(keys(&spec, BackendName::None).unwrap(), ["network", limits[1], limits[2]]);
         for backend in HOST {
-            let listed = keys(&spec, backend).unwrap();
-            assert_eq!(listed[0], "network");
-            assert_eq!(listed[1..], limits);
             let mut open = bare();
             open.network = Setting::new(Network::Open, Origin::Flag);
             assert_eq!(keys(&open, backend).unwrap(), ["network"]);
@@ -364,9 +381,15 @@ mod tests {
                     spec.network = Setting::new(policy, origin);
                     let error = judge(&spec, backend, &host_keeps(), &[]).unwrap_err();
                     assert_eq!(error.code(), "demand-not-kept");
-                    assert!(error.diagnosis().fix.as_deref().unwrap().contains("allow_unenforced"));
+                    let word = error.diagnosis().fix.as_deref().unwrap().contains("allow_unenforced");
                     spec.allow_unenforced = true;
-                    assert_eq!(keys(&spec, backend).unwrap(), ["network"]);
+                    let listed = keys(&spec, backend);
+                    if backend == BackendName::RestrictedHost {
+                        assert!(word);
+                        assert_eq!(listed.unwrap(), ["network"]);
+                    } else {
+                        assert!(!word && listed.is_err());
+                    }
                     // It is no word for anybody else.
                     let docker = judge(&spec, BackendName::Docker, &host_keeps(), &[]).unwrap_err();
                     assert!(!docker.diagnosis().fix.as_deref().unwrap().contains("allow_unenforced"));
@@ -388,6 +411,21 @@ mod tests {
         spec.switched_off = false;
         spec.network = Setting::built_in(Network::Blocked);
         assert!(keys(&spec, BackendName::RestrictedHost).unwrap_err().contains("rootfs"));
+    }
+
+    #[test]
+    fn what_the_file_asks_for_is_no_default() {
+        let mut spec = bare();
+        spec.managed_files =
+            Some(Mount { source: "/f".into(), target: "/home/sandbox/files".into(), mode: MountMode::Ro });
+        spec.home = Some("/h".into());
+        let listed = ["network", "home_persistence", "managed_files_mount"];
+        assert_eq!(keys(&spec, BackendName::RestrictedHost).unwrap(), listed);
+        spec.home_origin = Origin::File;
+        assert!(keys(&spec, BackendName::RestrictedHost).unwrap_err().contains("home_persistence"));
+        spec.home_origin = Origin::Default;
+        spec.managed_files_origin = Origin::File;
+        assert!(keys(&spec, BackendName::RestrictedHost).unwrap_err().contains("managed_files_mount"));
     }
 
     #[test]

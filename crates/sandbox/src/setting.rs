@@ -1,4 +1,4 @@
-//! A value together with who set it. Law 1 hangs on this: what somebody asked for is a *demand* and is kept or
+//! A value together with who set it. What somebody asked for is a *demand* and is kept or
 //! refused; what nobody asked for is a built-in default and may be left off, if that is said.
 
 use std::fmt;

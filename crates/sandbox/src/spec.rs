@@ -56,21 +56,28 @@ pub struct SandboxSpec {
     pub limits: Limits,
     /// Host folder behind `/home/sandbox`, a folder of ours; absent: a home that ends with the sandbox.
     pub home: Option<PathBuf>,
+    /// Who asked for a home that lasts.
+    pub home_origin: Origin,
     /// The named workspace at `/workspace`, and who named it.
     pub workspace: Option<Setting<Mount>>,
     /// Who set the workspace's mode. `Default` where `ro` stands only because nobody said otherwise.
     pub workspace_mode: Origin,
-    /// Globs below a writable workspace whose existing matches stay read-only (SECURITY 7).
+    /// Globs below a writable workspace whose existing matches stay read-only, because the host runs them
+    /// later.
     pub workspace_protect: Vec<String>,
+    /// Who set those globs.
+    pub workspace_protect_origin: Origin,
     /// Managed files at `/home/sandbox/files`.
     pub managed_files: Option<Mount>,
+    /// Who asked for them.
+    pub managed_files_origin: Origin,
     /// Further mounts from the configuration file.
     pub mounts: Vec<Setting<Mount>>,
     /// Root directory to use instead of the host's system folders (`namespaces`).
     pub rootfs: Option<Setting<PathBuf>>,
     /// Host uid that stands behind the sandbox's user when Moltis runs as root.
     pub sandbox_uid: Option<u32>,
-    /// `allow_unenforced = true` stands in the configuration file: on `restricted-host` and `none` a demanded network
+    /// `allow_unenforced = true` stands in the configuration file: on `restricted-host` a demanded network
     /// policy is listed as not enforced instead of refused. No other source may set it.
     pub allow_unenforced: bool,
     /// The sandbox was switched off by name (backend `none`, `mode = "off"`, `sandboxEnabled = false`): what the
@@ -87,10 +94,13 @@ impl SandboxSpec {
             network: Setting::built_in(Network::Blocked),
             limits: Limits::default(),
             home: None,
+            home_origin: Origin::Default,
             workspace: None,
             workspace_mode: Origin::Default,
             workspace_protect: Vec::new(),
+            workspace_protect_origin: Origin::Default,
             managed_files: None,
+            managed_files_origin: Origin::Default,
             mounts: Vec::new(),
             rootfs: None,
             sandbox_uid: None,

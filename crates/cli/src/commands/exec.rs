@@ -1,5 +1,6 @@
 //! `moltis exec`: one command in a sandbox, with its output as it comes and its exit status as ours.
 
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use moltis_sandbox::exec::{
 use moltis_sandbox::{Diagnosis, GuestPath, NotEnforced, Origin, Sandbox, Setting};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::args::{self, Global};
 use crate::failure::Failure;
@@ -29,19 +31,22 @@ pub async fn run(global: &Global, args: args::Exec) -> Result<i32, Failure> {
     let cap = flag("--max-output", args.max_output.as_deref(), moltis_config::parse_size)?;
     // Signals are caught before anything starts, so that none can leave it behind.
     let mut signals = Signals::catch().map_err(Failure::runtime)?;
-    let opened = tokio::select! {
-        opened = runtime.open(&overrides) => opened?,
-        number = signals.next() => return Ok(128 + number),
+    // A signal does not break an opening off: it is waited for, and what it made is taken away again.
+    let mut opening = std::pin::pin!(runtime.open(&overrides));
+    let (opened, told) = tokio::select! {
+        opened = &mut opening => (opened?, None),
+        number = signals.next() => (opening.await?, Some(number)),
     };
-    let result = if args.json {
-        collected(&runtime, &opened, request, cap, &mut signals).await
-    } else {
-        streamed(&opened, request, cap, &mut signals).await
+    let result = match told {
+        Some(number) => Ok(128 + number),
+        None if args.json => collected(&runtime, &opened, request, cap, &mut signals).await,
+        None => streamed(&opened, request, cap, &mut signals).await,
     };
-    let closed = opened.sandbox.close().await;
-    let status = result?;
-    closed?;
-    Ok(status)
+    if let Err(error) = opened.sandbox.close().await {
+        // The command is over and has its status; what is left of the sandbox is swept by the next start.
+        render::warning(error.diagnosis());
+    }
+    result
 }
 
 /// What to run, from the flags.
@@ -112,21 +117,27 @@ async fn streamed(
     cap: Option<u64>,
     signals: &mut Signals,
 ) -> Result<i32, Failure> {
-    warn(&opened.not_enforced, &opened.notes);
     let timeout = request.timeout;
     let raw = request.terminal.map(|_| terminal::RawMode::enter()).transpose()?;
-    let writer = Writer::start();
-    let mut printer = Printer::new(&writer, cap);
-    let outcome = drive(&opened.sandbox, request, signals, async |event| printer.print(event).await).await;
+    let mut printer = Printer::new(cap);
+    let driven = drive(&opened.sandbox, request, signals, async |event| {
+        if let ExecEvent::Started(_) = event {
+            // Only now is it certain that there is something to be said of.
+            warn(&opened.not_enforced, &opened.notes);
+        }
+        printer.print(event).await
+    })
+    .await;
     drop(raw);
-    let outcome = match outcome? {
+    let outcome = match driven? {
         Driven::Ended(outcome) => outcome,
         Driven::Closed => return Ok(BROKEN_PIPE),
-        Driven::Interrupted(number) => return Ok(128 + number),
+        Driven::Told(number) => return Ok(128 + number),
     };
-    let cut = printer.finish().await.is_err();
-    if writer.finish().await.is_err() || cut {
-        return Ok(BROKEN_PIPE);
+    match signals.race(printer.finish(), || true).await {
+        Err(number) => return Ok(128 + number),
+        Ok(Err(Closed)) => return Ok(BROKEN_PIPE),
+        Ok(Ok(())) => {}
     }
     epilogue(&outcome, timeout);
     Ok(exit_status(&outcome, signals))
@@ -156,7 +167,7 @@ async fn collected(
     let outcome = match driven {
         Driven::Ended(outcome) => outcome,
         Driven::Closed => return Ok(BROKEN_PIPE),
-        Driven::Interrupted(number) => return Ok(128 + number),
+        Driven::Told(number) => return Ok(128 + number),
     };
     let status = exit_status(&outcome, signals);
     let answer = Answer {
@@ -179,8 +190,8 @@ enum Driven {
     Ended(Outcome),
     /// The reader of our output is gone; the command was ended.
     Closed,
-    /// A second signal of this number: we leave at once, and the sandbox ends with us.
-    Interrupted(i32),
+    /// A signal of this number told us to leave before it was over; the sandbox ends with us.
+    Told(i32),
 }
 
 /// Starts the command and brings it to its end: input goes in, events go to `take`, the first signal that we get ends
@@ -193,44 +204,41 @@ async fn drive(
 ) -> Result<Driven, Failure> {
     let input = request.stdin;
     let on_terminal = request.terminal.is_some();
-    let mut exec = tokio::select! {
-        exec = sandbox.exec(request) => exec?,
-        number = signals.next() => {
-            signals.ended_by = Some(number);
-            return Ok(Driven::Interrupted(number));
-        }
+    let mut exec = match signals.race(sandbox.exec(request), || false).await {
+        Ok(exec) => exec?,
+        Err(number) => return Ok(Driven::Told(number)),
     };
     let feeder = tokio::spawn(feed(exec.control, input, on_terminal));
-    let mut process = None;
-    let driven = loop {
-        tokio::select! {
-            event = exec.events.next() => match event {
-                None => return Err(moltis_runtime::error::ended_without_exit().into()),
-                Some(Err(error)) => return Err(error.into()),
-                Some(Ok(ExecEvent::Exit(outcome))) => break Driven::Ended(outcome),
-                Some(Ok(event)) => {
+    let process = Cell::new(None);
+    let work = async {
+        while let Some(event) = exec.events.next().await {
+            match event? {
+                ExecEvent::Exit(outcome) => return Ok(Driven::Ended(outcome)),
+                event => {
                     if let ExecEvent::Started(id) = event {
-                        process = Some(id);
+                        process.set(Some(id));
                     }
                     if take(event).await.is_err() {
-                        break Driven::Closed;
+                        return Ok(Driven::Closed);
                     }
-                }
-            },
-            number = signals.next() => {
-                if signals.ended_by.replace(number).is_some() {
-                    break Driven::Interrupted(number);
-                }
-                if let Some(process) = process {
-                    stop(Arc::clone(sandbox), process);
-                } else {
-                    break Driven::Interrupted(number);
                 }
             }
         }
+        Err(moltis_runtime::error::ended_without_exit())
     };
+    let driven = signals.race(work, || match process.get() {
+        Some(process) => {
+            stop(Arc::clone(sandbox), process);
+            true
+        }
+        None => false,
+    });
+    let driven = driven.await;
     feeder.abort();
-    Ok(driven)
+    match driven {
+        Ok(driven) => Ok(driven?),
+        Err(number) => Ok(Driven::Told(number)),
+    }
 }
 
 /// Ends the descent by a connection of its own: the command's may be full of input that nobody reads.
@@ -280,30 +288,63 @@ async fn next_size(resized: &mut Option<Signal>) -> TerminalSize {
     }
 }
 
-/// Signals that end a program: Ctrl-C, a polite kill, the terminal closing.
+/// Time that a command and the reader of its output have after the first signal; then we leave.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Signals that end a program: Ctrl-C, Ctrl-\, a polite kill, the terminal closing.
 struct Signals {
-    caught: [(i32, Signal); 3],
-    /// The signal by which we ended the command.
+    caught: [(i32, Signal); 4],
+    /// The first signal that was heard.
     ended_by: Option<i32>,
+    /// When to leave, once one was heard.
+    until: Option<Instant>,
 }
 
 impl Signals {
     fn catch() -> std::io::Result<Self> {
+        let of = |kind: SignalKind| Ok::<_, std::io::Error>((kind.as_raw_value(), signal(kind)?));
         let caught = [
-            (SignalKind::interrupt().as_raw_value(), signal(SignalKind::interrupt())?),
-            (SignalKind::terminate().as_raw_value(), signal(SignalKind::terminate())?),
-            (SignalKind::hangup().as_raw_value(), signal(SignalKind::hangup())?),
+            of(SignalKind::interrupt())?,
+            of(SignalKind::terminate())?,
+            of(SignalKind::hangup())?,
+            of(SignalKind::quit())?,
         ];
-        Ok(Self { caught, ended_by: None })
+        Ok(Self { caught, ended_by: None, until: None })
     }
 
     /// Number of the next signal.
     async fn next(&mut self) -> i32 {
-        let [(a, on_a), (b, on_b), (c, on_c)] = &mut self.caught;
+        let [(a, on_a), (b, on_b), (c, on_c), (d, on_d)] = &mut self.caught;
         tokio::select! {
             _ = on_a.recv() => *a,
             _ = on_b.recv() => *b,
             _ = on_c.recv() => *c,
+            _ = on_d.recv() => *d,
+        }
+    }
+
+    /// Waits for `work`. At the first signal `first` begins the end and says whether there is anything to wait for;
+    /// work then has [`GRACE`] left. Another signal, or the end of that time, gives the signal's number.
+    async fn race<T>(&mut self, work: impl Future<Output = T>, first: impl Fn() -> bool) -> Result<T, i32> {
+        let mut work = std::pin::pin!(work);
+        loop {
+            let until = self.until;
+            let time_is_up = async {
+                match until {
+                    Some(until) => tokio::time::sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                done = &mut work => return Ok(done),
+                () = time_is_up => return Err(self.ended_by.unwrap_or(SignalKind::terminate().as_raw_value())),
+                number = self.next() => {
+                    if self.ended_by.replace(number).is_some() || !first() {
+                        return Err(number);
+                    }
+                    self.until = Some(Instant::now() + GRACE);
+                }
+            }
         }
     }
 }
@@ -317,18 +358,18 @@ fn exit_status(outcome: &Outcome, signals: &Signals) -> i32 {
 }
 
 /// Prints events within a cap: heads as they come, tails at the end.
-struct Printer<'a> {
-    writer: &'a Writer,
+struct Printer {
+    writer: Writer,
     caps: Option<[Capped; 2]>,
 }
 
-impl<'a> Printer<'a> {
-    fn new(writer: &'a Writer, cap: Option<u64>) -> Self {
+impl Printer {
+    fn new(cap: Option<u64>) -> Self {
         let caps = cap.map(|cap| {
             let cap = usize::try_from(cap).unwrap_or(usize::MAX);
             [Capped::new(cap), Capped::new(cap)]
         });
-        Self { writer, caps }
+        Self { writer: Writer::start(), caps }
     }
 
     async fn print(&mut self, event: ExecEvent) -> Result<(), Closed> {
@@ -344,25 +385,25 @@ impl<'a> Printer<'a> {
         if bytes.is_empty() { Ok(()) } else { self.writer.write(stream, bytes).await }
     }
 
-    /// Prints what the caps held back.
-    async fn finish(&mut self) -> Result<(), Closed> {
-        let Some([stdout, stderr]) = self.caps.take() else { return Ok(()) };
-        for (stream, capped) in [(Stream::Stdout, stdout), (Stream::Stderr, stderr)] {
+    /// Prints what the caps held back, and waits until everything is written.
+    async fn finish(self) -> Result<(), Closed> {
+        let streams = [Stream::Stdout, Stream::Stderr];
+        for (stream, capped) in streams.into_iter().zip(self.caps.into_iter().flatten()) {
             let (_, cut, tail) = capped.finish();
             let marker = cut.map(|cut| cut.marker()).unwrap_or_default();
             self.writer.write(stream, [marker.into_bytes(), tail].concat().into()).await?;
         }
-        Ok(())
+        self.writer.finish().await.map_err(|_| Closed)
     }
 }
 
 /// Says once, before the output, what is not as one might think.
 fn warn(not_enforced: &[NotEnforced], notes: &[String]) {
     for promise in not_enforced {
-        eprintln!("moltis: not enforced: {} ({})", promise.key, render::printable(&promise.reason));
+        crate::say!("moltis: not enforced: {} ({})", promise.key, render::one_line(&promise.reason));
     }
     for note in notes {
-        eprintln!("moltis: {}", render::printable(note));
+        crate::say!("moltis: {}", render::one_line(note));
     }
 }
 
@@ -370,20 +411,20 @@ fn warn(not_enforced: &[NotEnforced], notes: &[String]) {
 fn epilogue(outcome: &Outcome, timeout: Option<Duration>) {
     if outcome.ending == Ending::TimedOut {
         let time = timeout.map(|t| format!(" of {} s", t.as_secs_f64())).unwrap_or_default();
-        eprintln!(
+        crate::say!(
             "moltis: its time{time} was up: the command and all that it started were ended (--timeout sets it)"
         );
     }
     for leftover in &outcome.leftovers {
-        eprintln!(
+        crate::say!(
             "moltis: still running, ended with the sandbox: {} {}",
             leftover.pid,
-            render::printable(&leftover.command)
+            render::one_line(&leftover.command)
         );
     }
     let unnamed =
         outcome.leftovers_total as usize - outcome.leftovers.len().min(outcome.leftovers_total as usize);
     if unnamed > 0 {
-        eprintln!("moltis: and {unnamed} more");
+        crate::say!("moltis: and {unnamed} more");
     }
 }

@@ -43,5 +43,6 @@ fn runtime(global: &Global) -> Result<Runtime, Failure> {
     for warning in &loaded.warnings {
         render::warning(warning);
     }
-    Ok(Runtime::new(loaded.config, moltis_config::paths::config_dir(&options.env))?)
+    let config_dir = moltis_config::paths::config_dir(&options.env);
+    Ok(Runtime::new(loaded.config, config_dir, loaded.files_read))
 }

@@ -27,15 +27,15 @@ pub async fn status(global: &Global, json: bool) -> Result<i32, Failure> {
 fn describe(text: &mut String, status: &BackendStatus) {
     // Writing to a String cannot fail.
     if let Some(details) = &status.details {
-        let _ = writeln!(text, "● {}  usable  {}", status.backend, render::printable(&details.version));
+        let _ = writeln!(text, "● {}  usable  {}", status.backend, render::one_line(&details.version));
         for note in &details.notes {
-            let _ = writeln!(text, "  {}", render::printable(note));
+            let _ = writeln!(text, "  {}", render::one_line(note));
         }
         let rows: Vec<_> = promises(&details.guarantees)
             .map(|(name, promise)| match promise {
                 Promise::Held => vec![format!("  {name}"), "held".to_owned()],
                 Promise::NotEnforced(reason) => {
-                    vec![format!("  {name}"), format!("not enforced: {}", render::printable(reason))]
+                    vec![format!("  {name}"), format!("not enforced: {}", render::one_line(reason))]
                 }
             })
             .collect();
@@ -43,10 +43,10 @@ fn describe(text: &mut String, status: &BackendStatus) {
     }
     if let Some(reason) = &status.reason {
         let _ = writeln!(text, "○ {}  not usable  [{}]", status.backend, reason.code);
-        let _ = writeln!(text, "  {}", render::printable(&reason.message));
+        let _ = writeln!(text, "  {}", render::one_line(&reason.message));
         for (label, line) in [("cause", &reason.cause), ("fix", &reason.fix)] {
             if let Some(line) = line {
-                let _ = writeln!(text, "  {label}: {}", render::printable(line));
+                let _ = writeln!(text, "  {label}: {}", render::one_line(line));
             }
         }
     }
