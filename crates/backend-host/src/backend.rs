@@ -239,15 +239,23 @@ impl Host {
         // Judged before anything is made.
         let judged = {
             let (config, spec) = (config.clone(), spec.clone());
-            blocking(move || judge(&config, &spec)).await?
+            blocking(move || {
+                let judged = judge(&config, &spec)?;
+                folder::sweep(&config.data_dir, Some(&spec.id()));
+                Ok(judged)
+            })
+            .await?
         };
         let folder = RunFolder::make(&config.data_dir, &id).await?;
-        let (plan, found) = {
+        let (plan, found, folder) = {
             let data_dir = config.data_dir.clone();
-            let record = folder.record();
             blocking(move || {
+                let found = folder.record().and_then(|record| Some((record.process.find()?, record)));
+                if found.is_none() {
+                    folder.mark(spec.lifetime == Lifetime::Ephemeral)?;
+                }
                 let plan = plan(name, &data_dir, &spec, judged, shell)?;
-                Ok((plan, record.and_then(|record| Some((record.process.find()?, record)))))
+                Ok((plan, found, folder))
             })
             .await?
         };
@@ -257,6 +265,7 @@ impl Host {
                 return Ok(sandbox);
             }
             held.end(&folder).await?;
+            folder.mark(plan.ephemeral)?;
         } else {
             end_unrecorded(&folder, &id).await?;
         }
@@ -400,7 +409,7 @@ impl Host {
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
         let (data_dir, name) = (self.config.data_dir.clone(), self.name);
         let (found, remains) = blocking(move || {
-            folder::sweep_empty(&data_dir);
+            folder::sweep(&data_dir, None);
             let records =
                 folder::records(&data_dir)?.into_iter().filter(|(_, record)| record.backend == name);
             let (mut found, mut remains) = (Vec::new(), Vec::new());

@@ -18,12 +18,16 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{Error, Result, blocking};
 use crate::record::Record;
+use crate::scratch;
 
 /// The agent's socket.
 pub const SOCKET: &str = "host.sock";
 
 const RECORD: &str = "host.json";
 const NEW_RECORD: &str = "host.json.new";
+
+/// Stands here from before the scratch folder is made until it is removed, if it goes with the sandbox.
+const EPHEMERAL: &str = "ephemeral";
 
 /// Longest record that is read, in bytes.
 const MAX_RECORD: u64 = 64 * 1024;
@@ -48,6 +52,7 @@ pub struct RunFolder {
     path: PathBuf,
 }
 
+/// What came of trying to lock a folder.
 enum Attempt {
     Locked(RunFolder),
     Busy,
@@ -83,6 +88,14 @@ impl RunFolder {
                 Attempt::Busy => tokio::time::sleep(pause).await,
             }
             pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// Locks the folder if it is there and nobody else has it. Blocks on the disk alone.
+    pub fn try_find(data_dir: &Path, id: &SandboxId) -> Option<Self> {
+        match Self::attempt(data_dir, id.clone(), false) {
+            Ok(Attempt::Locked(folder)) => Some(folder),
+            _ => None,
         }
     }
 
@@ -151,23 +164,50 @@ impl RunFolder {
         rustix::fs::renameat(&self.handle, NEW_RECORD, &self.handle, RECORD).map_err(|e| broken(e.into()))
     }
 
+    /// Says whether the scratch folder goes with the sandbox, before there is a record that says so.
+    ///
+    /// # Errors
+    /// When the disk is full or the folder is gone.
+    pub fn mark(&self, ephemeral: bool) -> Result<()> {
+        let marked = if ephemeral {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            rustix::fs::openat(&self.handle, EPHEMERAL, flags, Mode::RUSR | Mode::WUSR).map(drop)
+        } else {
+            self.unlink(EPHEMERAL)
+        };
+        marked.map_err(|errno| Error::Folder(self.path.clone(), errno.into()))
+    }
+
+    /// Whether nobody will ever use the scratch folder again: its opener is gone, since its lock could be had, and there
+    /// is no agent. Blocks on the disk alone.
+    pub fn is_remains(&self) -> bool {
+        match self.record() {
+            Some(record) => record.ephemeral && record.process.find().is_none(),
+            None => is_marked(&self.handle) && self.listener().is_none(),
+        }
+    }
+
+    fn unlink(&self, name: &str) -> rustix::io::Result<()> {
+        match rustix::fs::unlinkat(&self.handle, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            other => other,
+        }
+    }
+
     /// A new socket here, bound and not yet listening.
     ///
     /// # Errors
     /// When the file system has no sockets, or is full.
     pub fn bind(&self) -> Result<OwnedFd> {
         let bound = || {
-            match rustix::fs::unlinkat(&self.handle, SOCKET, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(errno),
-            }
+            self.unlink(SOCKET)?;
             let socket = socket()?;
             // By the handle: the path may be longer than a socket's address.
             let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", self.handle.as_raw_fd()))?;
             rustix::net::bind(&socket, &address)?;
             Ok(socket)
         };
-        bound().map_err(|errno| Error::Folder(self.path.clone(), errno.into()))
+        bound().map_err(|errno: Errno| Error::Folder(self.path.clone(), errno.into()))
     }
 
     /// Process id of whoever listens on the socket here, if anybody does.
@@ -183,8 +223,8 @@ impl RunFolder {
 
     /// Removes what is ours here, and the folder unless something else is in it.
     pub fn clear(self) {
-        for name in [SOCKET, NEW_RECORD, RECORD] {
-            let _ = rustix::fs::unlinkat(&self.handle, name, AtFlags::empty());
+        for name in [SOCKET, NEW_RECORD, RECORD, EPHEMERAL] {
+            let _ = self.unlink(name);
         }
         let _ = rustix::fs::unlinkat(&self.parent, self.id.as_str(), AtFlags::REMOVEDIR);
     }
@@ -236,19 +276,46 @@ pub fn records(data_dir: &Path) -> Result<Vec<(SandboxId, Record)>> {
         .collect())
 }
 
-/// Removes run folders that are empty and have been for a while: their makers died before they put anything there.
-/// Blocks.
-pub fn sweep_empty(data_dir: &Path) {
-    let Ok(entries) = std::fs::read_dir(run_dir(data_dir)) else { return };
+/// Removes what is left of ephemeral sandboxes whose openers died: run folders with their scratch folders, and run
+/// folders that were made and never used. `but` is left alone. Blocks on the disk.
+///
+/// Costs a look at each folder; a session's own sandbox is not looked at any closer.
+pub fn sweep(data_dir: &Path, but: Option<&SandboxId>) {
+    let run = run_dir(data_dir);
+    let Ok(entries) = std::fs::read_dir(&run) else { return };
     for entry in entries.flatten() {
-        let is_ours = entry.file_name().to_str().and_then(SandboxId::parse).is_some();
-        let age =
-            entry.metadata().and_then(|folder| folder.modified()).ok().and_then(|time| time.elapsed().ok());
-        if is_ours && age.is_some_and(|age| age > ABANDONED) {
-            // Refused by the kernel for a folder that is not empty.
-            let _ = std::fs::remove_dir(entry.path());
+        let Some(id) = entry.file_name().to_str().and_then(SandboxId::parse) else { continue };
+        if Some(&id) == but {
+            continue;
+        }
+        let Ok(handle) = private(rustix::fs::CWD, &run.join(id.as_str()), false) else { continue };
+        if !is_marked(&handle) {
+            remove_if_abandoned(&entry);
+            continue;
+        }
+        // One that lives is not worth a lock, which its own opener may be about to want.
+        if read_record(&handle).is_some_and(|record| record.process.find().is_some()) {
+            continue;
+        }
+        let Some(folder) = RunFolder::try_find(data_dir, &id).filter(RunFolder::is_remains) else { continue };
+        match scratch::remove(data_dir, &id) {
+            Ok(()) => folder.clear(),
+            Err(error) => tracing::warn!(sandbox = %id, %error, "what a sandbox left cannot be removed"),
         }
     }
+}
+
+/// Removes a run folder that is empty and has been for a while: its maker died before putting anything there.
+fn remove_if_abandoned(entry: &std::fs::DirEntry) {
+    let age = entry.metadata().and_then(|folder| folder.modified()).ok().and_then(|time| time.elapsed().ok());
+    if age.is_some_and(|age| age > ABANDONED) {
+        // Refused by the kernel for a folder that is not empty.
+        let _ = std::fs::remove_dir(entry.path());
+    }
+}
+
+fn is_marked(folder: &OwnedFd) -> bool {
+    rustix::fs::statat(folder, EPHEMERAL, AtFlags::SYMLINK_NOFOLLOW).is_ok()
 }
 
 fn read_record(folder: &OwnedFd) -> Option<Record> {
@@ -261,6 +328,8 @@ fn read_record(folder: &OwnedFd) -> Option<Record> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
     use moltis_sandbox::{BackendName, SessionKey};
 
     use super::*;
@@ -305,6 +374,51 @@ mod tests {
         std::fs::write(path.join("other"), "somebody else's").unwrap();
         folder.clear();
         assert!(path.join("other").exists());
+    }
+
+    #[tokio::test]
+    async fn remains_are_swept_and_nothing_else() {
+        let temp = tempfile::tempdir().unwrap();
+        let data = temp.path();
+        let own = Identity::of(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let dead = Identity::of(child.id()).unwrap();
+        child.wait().unwrap();
+        let make = async |name: &str, ephemeral: bool, process: Option<&Identity>| {
+            let folder = RunFolder::make(data, &id(name)).await.unwrap();
+            folder.mark(ephemeral).unwrap();
+            scratch::make(data, &id(name)).unwrap();
+            if let Some(process) = process {
+                let mut record = Record::new(BackendName::RestrictedHost, process.clone());
+                record.ephemeral = ephemeral;
+                folder.write(&record).unwrap();
+            }
+            folder
+        };
+        drop(make("dead", true, Some(&dead)).await);
+        drop(make("no record", true, None).await);
+        drop(make("live", true, Some(&own)).await);
+        drop(make("a session's", false, Some(&dead)).await);
+        drop(make("a session's without a record", false, None).await);
+        drop(make("ours", true, None).await);
+        // Marked for an ephemeral one, whose opener died before it had ended a session's.
+        drop(make("a session's, marked", false, Some(&dead)).await);
+        RunFolder::find(data, &id("a session's, marked")).await.unwrap().unwrap().mark(true).unwrap();
+        let held = make("held", true, None).await;
+        sweep(data, Some(&id("ours")));
+        drop(held);
+        let there = |folder: &Path| {
+            let mut names: Vec<_> =
+                std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            names
+        };
+        let kept =
+            ["live", "a session's", "a session's without a record", "ours", "a session's, marked", "held"];
+        let mut kept = kept.map(|name| OsString::from(id(name).as_str()));
+        kept.sort();
+        assert_eq!(there(&run_dir(data)), kept);
+        assert_eq!(there(&data.join("sandbox/scratch")), kept);
     }
 
     #[tokio::test]

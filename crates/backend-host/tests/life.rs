@@ -93,8 +93,11 @@ async fn a_killed_caller_leaves_nothing_running() {
         if task == "ephemeral" {
             let agent = agent_pid(&here);
             until("the agent is gone", || !std::path::Path::new(&format!("/proc/{agent}")).exists()).await;
+            assert_eq!((here.run_folders().len(), here.scratch_folders().len()), (1, 1));
+            open(backend, &ephemeral()).await.close().await.unwrap();
+            assert!(here.run_folders().is_empty() && here.scratch_folders().is_empty());
         }
-        // An ephemeral one is swept by looking; a session's is there, and is ended by its id.
+        // An ephemeral one is swept by the next opening; a session's is there, and is ended by its id.
         let list = backend.list().await.unwrap();
         assert_eq!(list.len(), usize::from(task == "lasting"));
         for record in list {
