@@ -51,7 +51,7 @@ pub enum Error {
         /// As it was named.
         path: PathBuf,
     },
-    /// SECURITY rule: a source that would show Moltis's own files or the host's nerves.
+    /// A source that would show Moltis's own files or the host's nerves.
     #[error("the {role} {} is refused: it {relation} {what}", path.display())]
     SourceForbidden {
         /// What it was for.
@@ -61,6 +61,18 @@ pub enum Error {
         /// `is`, `contains` or `lies in`.
         relation: &'static str,
         /// What is protected, in words and by name.
+        what: String,
+    },
+    /// Something is mounted beneath a source that would be shown with it, and may not be.
+    #[error("the {role} {} is refused: {what} is mounted beneath it, at {}", path.display(), mount_point.display())]
+    MountBeneath {
+        /// What it was for.
+        role: Role,
+        /// The real path.
+        path: PathBuf,
+        /// Where it is mounted.
+        mount_point: PathBuf,
+        /// What is mounted there, in words.
         what: String,
     },
     /// A mount target that is not the user's to choose.
@@ -203,6 +215,14 @@ impl From<Error> for SandboxError {
                         "contains" | "is" => "name a folder below it that holds only what the commands need",
                         _ => "copy what the commands need to a folder elsewhere and name that",
                     }),
+            ),
+            Error::MountBeneath { role, mount_point, .. } => Self::Refused(
+                Diagnosis::new(role.code(Problem::Forbidden), message)
+                    .cause("a sandbox that sees it could read secrets or reach around its walls")
+                    .fix(format!(
+                        "unmount it (`umount {}`), or name a folder below that does not hold it",
+                        mount_point.display()
+                    )),
             ),
             Error::TargetForbidden { .. } => Self::Refused(
                 Diagnosis::new("mount-target-refused", message)

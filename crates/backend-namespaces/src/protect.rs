@@ -210,7 +210,8 @@ mod tests {
         std::os::unix::fs::symlink("plain", at("link")).unwrap();
         let nowhere = Path::new("/nonexistent-data");
         let caller = Caller { uid: 1, gid: 1, name: None, homes: Vec::new() };
-        let workspace = Judge::new(nowhere, None, &caller).judge(Role::Workspace, temp.path()).unwrap();
+        let workspace =
+            Judge::new(nowhere, None, &caller).unwrap().judge(Role::Workspace, temp.path()).unwrap();
         let globs: Vec<String> =
             [".git/hooks", ".git/config", ".vscode", ".idea", ".moltis*", ".envrc", "link/x"]
                 .map(String::from)

@@ -1,5 +1,8 @@
-//! Which host paths may show in a sandbox (SECURITY 6). A source is resolved and opened once; what is judged is the
-//! object that was opened, by its real path and its identity; and what is mounted is that same object.
+//! Which host paths may show in a sandbox. A source is resolved and opened once; what is judged is the
+//! object that was opened, by its real path and its identity, and what is mounted beneath it; and what is mounted is
+//! that same object.
+
+mod mounts;
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,6 +16,7 @@ use rustix::io::Errno;
 
 use crate::caller::Caller;
 use crate::error::{Error, Problem, Result};
+use mounts::{Mounts, Place};
 
 /// What a source is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +120,20 @@ struct Protected {
     what: String,
     /// Whether what lies in it is protected too; otherwise only the place and what contains it.
     inside: bool,
+    /// As its file system names it.
+    place: Option<Place>,
+    /// What is mounted in it, where that is protected.
+    mounted: Vec<Place>,
+}
+
+impl Protected {
+    /// Whether a mount of this directory shows the place, or a part of it that is protected too.
+    fn would_show(&self, mounted: &Place) -> bool {
+        self.place
+            .as_ref()
+            .is_some_and(|place| place.is_within(mounted) || (self.inside && mounted.is_within(place)))
+            || self.mounted.iter().any(|place| mounted.is_within(place))
+    }
 }
 
 /// The rules of one data directory and one caller.
@@ -123,12 +141,17 @@ struct Protected {
 pub struct Judge {
     protected: Vec<Protected>,
     data_dir: PathBuf,
+    mounts: Mounts,
 }
 
 impl Judge {
     /// Collects the protected places. Blocks on a few look-ups.
-    pub fn new(data_dir: &Path, config_dir: Option<&Path>, caller: &Caller) -> Self {
-        let mut judge = Self { protected: Vec::new(), data_dir: real(data_dir) };
+    ///
+    /// # Errors
+    /// When the mounts cannot be read.
+    pub fn new(data_dir: &Path, config_dir: Option<&Path>, caller: &Caller) -> Result<Self> {
+        let mounts = Mounts::read().map_err(Error::system("the mounts cannot be read (mount /proc)"))?;
+        let mut judge = Self { protected: Vec::new(), data_dir: real(data_dir), mounts };
         judge.protect(Path::new("/"), "the whole file system", false);
         for home in &caller.homes {
             judge.protect(home, "your home folder", false);
@@ -146,7 +169,7 @@ impl Judge {
             judge.protect(Path::new(path), what, true);
         }
         judge.protect_engines(caller);
-        judge
+        Ok(judge)
     }
 
     /// Where container engines keep the sockets that give away the host.
@@ -189,7 +212,10 @@ impl Judge {
         let path = opened.and_then(|handle| real_path(handle).ok()).unwrap_or_else(|| real(path));
         let identity = stat.map(|stat| (stat.st_dev, stat.st_ino));
         let what = format!("{what} ({})", path.display());
-        self.protected.push(Protected { path, identity, what, inside });
+        let place = self.mounts.place(&path);
+        let mounted =
+            if inside { self.mounts.beneath(&path).map(mounts::Mount::place).collect() } else { Vec::new() };
+        self.protected.push(Protected { path, identity, what, inside, place, mounted });
     }
 
     /// Opens and judges a source. Blocks on the file system.
@@ -248,6 +274,25 @@ impl Judge {
                 return forbid("lies in", &place.what);
             }
         }
+        self.allow_beneath(source)
+    }
+
+    /// Judges what is mounted beneath a source, which is shown with it. Nothing of it is touched: a file system that
+    /// does not answer harms nobody here.
+    fn allow_beneath(&self, source: &Judged) -> Result<()> {
+        for mount in self.mounts.beneath(&source.path) {
+            let place = mount.place();
+            let forbidden = || self.protected.iter().find(|protected| protected.would_show(&place));
+            let what = mount.kernel_file_system().map(str::to_owned);
+            if let Some(what) = what.or_else(|| forbidden().map(|protected| protected.what.clone())) {
+                return Err(Error::MountBeneath {
+                    role: source.role,
+                    path: source.path.clone(),
+                    mount_point: mount.point().to_owned(),
+                    what,
+                });
+            }
+        }
         Ok(())
     }
 
@@ -299,5 +344,65 @@ fn kernel_file_system(handle: &OwnedFd) -> Option<&'static str> {
         CGROUP | CGROUP2 => Some("the kernel's control groups (a cgroup file system)"),
         DEBUGFS | TRACEFS | SECURITYFS | BPF => Some("a file system of the kernel's own"),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+    use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+    use super::*;
+
+    /// Mounts `what` beneath a workspace, in a mount namespace of a thread's own, and judges it.
+    fn judged_with(prepare: impl FnOnce(&Path, &Path) + Send) -> Result<()> {
+        let temp = tempfile::tempdir().unwrap();
+        let temp = fs::canonicalize(temp.path()).unwrap();
+        let (data, workspace) = (temp.join("data"), temp.join("workspace"));
+        for folder in [&data.join("homes"), &workspace.join("m")] {
+            fs::create_dir_all(folder).unwrap();
+        }
+        let in_thread = || {
+            // SAFETY: only the mounts of this thread become its own, and it ends with this test.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.unwrap();
+            mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).unwrap();
+            prepare(&workspace.join("m"), &data);
+            let caller = Caller { uid: 0, gid: 0, name: None, homes: Vec::new() };
+            let judge = Judge::new(&data, None, &caller).unwrap();
+            judge.judge(Role::Workspace, &workspace).map(drop)
+        };
+        let answer = std::thread::scope(|scope| scope.spawn(in_thread).join().unwrap());
+        fs::remove_dir_all(&temp).unwrap();
+        answer
+    }
+
+    #[test]
+    fn what_is_mounted_beneath_a_source_is_judged() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        judged_with(|_, _| {}).unwrap();
+        judged_with(|point, _| mount("none", point, "tmpfs", MountFlags::empty(), None).unwrap()).unwrap();
+        judged_with(|point, data| {
+            fs::create_dir(data.with_file_name("other")).unwrap();
+            mount_bind(data.with_file_name("other"), point).unwrap();
+        })
+        .unwrap();
+        let kernels = |path: &'static str| judged_with(move |point, _| mount_bind(path, point).unwrap());
+        for refused in [
+            kernels("/proc"),
+            kernels("/sys"),
+            kernels("/dev"),
+            kernels("/run"),
+            kernels("/"),
+            judged_with(|point, data| mount_bind(data, point).unwrap()),
+            judged_with(|point, data| mount_bind(data.join("homes"), point).unwrap()),
+            judged_with(|point, data| mount_bind(data.parent().unwrap(), point).unwrap()),
+        ] {
+            let error = moltis_sandbox::Error::from(refused.unwrap_err());
+            assert_eq!(error.code(), "workspace-refused", "{error:?}");
+            assert!(error.diagnosis().message.contains("/workspace/m"), "{error:?}");
+            assert!(error.diagnosis().fix.as_ref().unwrap().contains("umount"), "{error:?}");
+        }
     }
 }

@@ -60,7 +60,7 @@ impl State {
     pub(super) fn prepare(&self, spec: &SandboxSpec) -> Result<Prepared> {
         let identity = self.caller().identity(spec.sandbox_uid)?;
         let run = RunDir::make(&self.config.data_dir)?;
-        let judge = Judge::new(&self.config.data_dir, self.config.config_dir.as_deref(), self.caller());
+        let judge = Judge::new(&self.config.data_dir, self.config.config_dir.as_deref(), self.caller())?;
         let sources = Sources::judge(spec, &judge)?;
         let open = spec.network.value == Network::Open;
         if open && self.connector().is_none() {
