@@ -197,8 +197,6 @@ pub enum TargetPolicy {
     Make,
     /// As `Make`, but another kind of object in its place is renamed to `<name>.displaced-<n>` first.
     Displace,
-    /// The step is passed over when the target (or, for [`Source::Inside`], the source) is missing or a link.
-    Skip,
 }
 
 /// What a mount shows.

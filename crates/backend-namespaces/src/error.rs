@@ -75,6 +75,12 @@ pub enum Error {
         /// What is mounted there, in words.
         what: String,
     },
+    /// A link of a writable workspace that `workspace_protect` names: nothing can be mounted over a link.
+    #[error("{} cannot be protected: it is a link", path.display())]
+    LinkNotProtectable {
+        /// The link.
+        path: PathBuf,
+    },
     /// A mount target that is not the user's to choose.
     #[error("the mount target {} is refused: {reason}", path.display())]
     TargetForbidden {
@@ -222,6 +228,15 @@ impl From<Error> for SandboxError {
                     .fix(format!(
                         "unmount it (`umount {}`), or name a folder below that does not hold it",
                         mount_point.display()
+                    )),
+            ),
+            Error::LinkNotProtectable { path } => Self::Refused(
+                Diagnosis::new("workspace-link-not-protectable", message)
+                    .cause("`workspace_protect` names it, and commands could replace the link or write through it")
+                    .fix(format!(
+                        "replace {} by what it leads to, show the workspace read-only (`:ro`), or take it out of \
+                         `workspace_protect`",
+                        path.display()
                     )),
             ),
             Error::TargetForbidden { .. } => Self::Refused(

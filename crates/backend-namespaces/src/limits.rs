@@ -237,13 +237,14 @@ impl Limiter {
         Group::reopen(directories.iter().filter(|d| named(d, &name)).cloned().collect())
     }
 
-    /// Ends and removes the groups of this data directory, below the same group as ours, whose sandbox is not in
-    /// `live`; returns whose they were. A group that another process holds (it may be about to start its sandbox) is
-    /// left alone.
-    pub fn sweep(&self, live: &[SandboxId]) -> Vec<SandboxId> {
+    /// Ends and removes the groups of this data directory, below the same group as ours, whose sandbox is `gone`;
+    /// returns whose they were. A group that another process holds (it may be about to start its sandbox) is left alone.
+    /// `gone` is asked about a group that is there and held, never from a list made before: a sandbox that starts
+    /// meanwhile would not be on it.
+    pub fn sweep(&self, gone: impl Fn(&SandboxId) -> bool) -> Vec<SandboxId> {
         let mut swept = Vec::new();
         for (id, group) in self.ours() {
-            if !live.contains(&id) && group.hold() && group.remove().is_ok() && !swept.contains(&id) {
+            if group.hold() && gone(&id) && group.remove().is_ok() && !swept.contains(&id) {
                 swept.push(id);
             }
         }

@@ -1,12 +1,15 @@
-//! Files of a writable workspace that run code on the host later (SECURITY 7): found by globs, never through a link.
+//! Files of a writable workspace that run code on the host later: found by globs. A link that a glob names cannot be
+//! protected, and is an error.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, fstat, openat2, statat};
 use rustix::io::Errno;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::root::names;
 use crate::sources::Judged;
 
@@ -26,22 +29,25 @@ pub struct Protected {
 }
 
 /// Looks for existing matches of the globs below the workspace. `*`, `?` and `[…]` match within a name, `**` any
-/// number of directories. Links are no matches: what they lead to is either protected itself or not in the workspace.
+/// number of directories, none of them through a link.
 ///
 /// # Errors
-/// When a directory cannot be read, or there are more matches than can be mounted.
+/// [`Error::LinkNotProtectable`] when a link matches, or leads to a match; when something cannot be looked at; when
+/// there are more matches than can be mounted.
 pub fn matches(workspace: &Judged, globs: &[String]) -> Result<Protected> {
-    let mut found = BTreeSet::new();
+    let mut search = Search { workspace, path: Vec::new(), found: BTreeSet::new() };
     for glob in globs {
         let parts: Vec<&[u8]> = glob
             .as_bytes()
             .split(|byte| *byte == b'/')
             .filter(|part| !part.is_empty() && *part != b".")
             .collect();
-        if !parts.is_empty() {
-            walk(&workspace.handle, &mut Vec::new(), &parts, MAX_DEPTH, &mut found)?;
+        // Nothing above the workspace is shown.
+        if !parts.is_empty() && !parts.contains(&b"..".as_slice()) {
+            search.walk(&workspace.handle, &parts, MAX_DEPTH)?;
         }
     }
+    let found = search.found;
     // What lies in a match is protected with it.
     let matches: Vec<Vec<u8>> =
         found.iter().filter(|path| !ancestors(path).any(|above| found.contains(above))).cloned().collect();
@@ -50,78 +56,134 @@ pub fn matches(workspace: &Judged, globs: &[String]) -> Result<Protected> {
     Ok(Protected { above: above.into_iter().collect(), matches })
 }
 
-fn walk(
-    directory: &OwnedFd,
-    path: &mut Vec<u8>,
-    parts: &[&[u8]],
-    depth: usize,
-    found: &mut BTreeSet<Vec<u8>>,
-) -> Result<()> {
-    let [part, rest @ ..] = parts else { return Ok(()) };
-    if depth == 0 {
-        return Ok(());
-    }
-    if *part == b"**" {
-        walk(directory, path, rest, depth, found)?;
-        for name in names(directory)? {
-            enter(directory, path, &name, parts, depth, found)?;
+struct Search<'w> {
+    workspace: &'w Judged,
+    /// Where it is, relative to the workspace.
+    path: Vec<u8>,
+    found: BTreeSet<Vec<u8>>,
+}
+
+impl Search<'_> {
+    fn walk(&mut self, directory: &OwnedFd, parts: &[&[u8]], depth: usize) -> Result<()> {
+        let [part, rest @ ..] = parts else { return Ok(()) };
+        if depth == 0 {
+            return Ok(());
         }
-        return Ok(());
-    }
-    let candidates = if part.iter().any(|byte| b"*?[".contains(byte)) {
-        names(directory)?.into_iter().filter(|name| name_matches(part, name)).collect()
-    } else {
-        vec![part.to_vec()]
-    };
-    for name in candidates {
-        if rest.is_empty() {
-            take(directory, path, &name, found)?;
+        if *part == b"**" {
+            self.walk(directory, rest, depth)?;
+            for name in names(directory)? {
+                if let Entered::Directory(below) = enter(directory, &name)? {
+                    self.walk_below(&below, &name, parts, depth)?;
+                }
+            }
+            return Ok(());
+        }
+        let is_pattern = part.iter().any(|byte| b"*?[".contains(byte));
+        let candidates = if is_pattern {
+            names(directory)?.into_iter().filter(|name| name_matches(part, name)).collect()
         } else {
-            enter(directory, path, &name, rest, depth, found)?;
+            vec![part.to_vec()]
+        };
+        for name in candidates {
+            if rest.is_empty() {
+                self.take(directory, &name)?;
+                continue;
+            }
+            match enter(directory, &name)? {
+                Entered::Directory(below) => self.walk_below(&below, &name, rest, depth)?,
+                // It could be replaced by a directory that holds what the glob names.
+                Entered::Link if !is_pattern => return Err(self.link(&name)),
+                Entered::Link => self.refuse_if_it_leads_to_a_match(&name, rest, depth)?,
+                Entered::Other => {}
+            }
         }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Goes on in a directory, if the name is one.
-fn enter(
-    directory: &OwnedFd,
-    path: &mut Vec<u8>,
-    name: &[u8],
-    parts: &[&[u8]],
-    depth: usize,
-    found: &mut BTreeSet<Vec<u8>>,
-) -> Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
-    match openat2(directory, name, flags, Mode::empty(), resolve) {
-        Ok(below) => {
-            let length = path.len();
-            push(path, name);
-            let walked = walk(&below, path, parts, depth - 1, found);
-            path.truncate(length);
-            walked
+    fn walk_below(&mut self, below: &OwnedFd, name: &[u8], parts: &[&[u8]], depth: usize) -> Result<()> {
+        let length = self.path.len();
+        push(&mut self.path, name);
+        let walked = self.walk(below, parts, depth - 1);
+        self.path.truncate(length);
+        walked
+    }
+
+    /// A link that only happens to fit a pattern matters if commands could write to a match through it.
+    fn refuse_if_it_leads_to_a_match(&self, name: &[u8], rest: &[&[u8]], depth: usize) -> Result<()> {
+        let whole = self.whole(name);
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let target = match openat2(&self.workspace.handle, whole.as_slice(), flags, Mode::empty(), resolve) {
+            Ok(target) => target,
+            Err(errno) if is_nothing(errno) => return Ok(()),
+            Err(errno) => return Err(unsearchable(errno)),
+        };
+        let mut through = Search { workspace: self.workspace, path: whole, found: BTreeSet::new() };
+        through.walk(&target, rest, depth - 1)?;
+        if through.found.is_empty() { Ok(()) } else { Err(self.link(name)) }
+    }
+
+    fn take(&mut self, directory: &OwnedFd, name: &[u8]) -> Result<()> {
+        let kind = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+            Err(errno) if is_nothing(errno) => return Ok(()),
+            Err(errno) => return Err(unsearchable(errno)),
+        };
+        match kind {
+            FileType::Symlink => return Err(self.link(name)),
+            FileType::Directory | FileType::RegularFile => {
+                self.found.insert(self.whole(name));
+            }
+            _ => {}
         }
-        Err(_) => Ok(()),
+        if self.found.len() > MAX_MATCHES {
+            return Err(Error::system("too many files of the workspace are to be protected")(Errno::NOSPC));
+        }
+        Ok(())
     }
-}
 
-fn take(directory: &OwnedFd, path: &[u8], name: &[u8], found: &mut BTreeSet<Vec<u8>>) -> Result<()> {
-    let kind = match statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-        Err(_) => return Ok(()),
-    };
-    if matches!(kind, FileType::Directory | FileType::RegularFile) {
-        let mut whole = path.to_vec();
+    fn whole(&self, name: &[u8]) -> Vec<u8> {
+        let mut whole = self.path.clone();
         push(&mut whole, name);
-        found.insert(whole);
-        if found.len() > MAX_MATCHES {
-            return Err(crate::error::Error::system("too many files of the workspace are to be protected")(
-                Errno::NOSPC,
-            ));
-        }
+        whole
     }
-    Ok(())
+
+    fn link(&self, name: &[u8]) -> Error {
+        Error::LinkNotProtectable { path: self.workspace.path.join(OsStr::from_bytes(&self.whole(name))) }
+    }
+}
+
+/// What a name turned out to be.
+enum Entered {
+    Directory(OwnedFd),
+    Link,
+    /// Nothing, or something else.
+    Other,
+}
+
+/// Opens a directory, if the name is one.
+fn enter(directory: &OwnedFd, name: &[u8]) -> Result<Entered> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = match openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH) {
+        Ok(handle) => handle,
+        Err(errno) if is_nothing(errno) => return Ok(Entered::Other),
+        Err(errno) => return Err(unsearchable(errno)),
+    };
+    let stat = fstat(&handle).map_err(unsearchable)?;
+    Ok(match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Entered::Directory(handle),
+        FileType::Symlink => Entered::Link,
+        _ => Entered::Other,
+    })
+}
+
+/// Whether the kernel says that there is nothing of this name. All else it may say leaves open what is there.
+fn is_nothing(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP | Errno::XDEV)
+}
+
+fn unsearchable(errno: Errno) -> Error {
+    Error::system("the workspace cannot be searched for what is to be protected")(errno)
 }
 
 fn push(path: &mut Vec<u8>, name: &[u8]) {
@@ -196,8 +258,18 @@ mod tests {
         }
     }
 
+    fn workspace(path: &Path) -> Judged {
+        let caller = Caller { uid: 1, gid: 1, name: None, homes: Vec::new() };
+        let judge = Judge::new(Path::new("/nonexistent-data"), None, &caller).unwrap();
+        judge.judge(Role::Workspace, path).unwrap()
+    }
+
+    fn globs(globs: &[&str]) -> Vec<String> {
+        globs.iter().map(|glob| (*glob).to_owned()).collect()
+    }
+
     #[test]
-    fn existing_matches_are_found_and_links_are_not() {
+    fn existing_matches_are_found() {
         let temp = tempfile::tempdir().unwrap();
         let at = |path: &str| temp.path().join(path);
         for directory in [".git/hooks", ".vscode", "sub/.git/hooks", "plain"] {
@@ -206,22 +278,73 @@ mod tests {
         for file in [".git/config", ".moltis.toml", "plain/x", "sub/.git/config"] {
             std::fs::write(at(file), "").unwrap();
         }
-        std::os::unix::fs::symlink("/etc", at(".idea")).unwrap();
-        std::os::unix::fs::symlink("plain", at("link")).unwrap();
-        let nowhere = Path::new("/nonexistent-data");
-        let caller = Caller { uid: 1, gid: 1, name: None, homes: Vec::new() };
-        let workspace =
-            Judge::new(nowhere, None, &caller).unwrap().judge(Role::Workspace, temp.path()).unwrap();
-        let globs: Vec<String> =
-            [".git/hooks", ".git/config", ".vscode", ".idea", ".moltis*", ".envrc", "link/x"]
-                .map(String::from)
-                .into();
-        let found = matches(&workspace, &globs).unwrap();
+        let workspace = workspace(temp.path());
+        let wanted = [".git/hooks", ".git/config", ".vscode", ".moltis*", ".envrc", "plain/x/y", "../x"];
+        let found = matches(&workspace, &globs(&wanted)).unwrap();
         let expected: Vec<&[u8]> = vec![b".git/config", b".git/hooks", b".moltis.toml", b".vscode"];
         assert_eq!(found.matches, expected);
         assert_eq!(found.above, vec![b".git".to_vec()]);
-        let deep = matches(&workspace, &["**/.git/config".into()]).unwrap();
+        let deep = matches(&workspace, &globs(&["**/.git/config"])).unwrap();
         let expected: Vec<&[u8]> = vec![b".git/config", b"sub/.git/config"];
         assert_eq!(deep.matches, expected);
+    }
+
+    #[test]
+    fn a_link_that_a_glob_names_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, temp.path().join(name)).unwrap();
+        std::fs::create_dir_all(temp.path().join("real/.git/hooks")).unwrap();
+        std::fs::create_dir(temp.path().join("other")).unwrap();
+        for (to, name) in [
+            ("real/.git", ".git"),
+            ("/etc", ".idea"),
+            ("nowhere", ".envrc"),
+            ("real", "led"),
+            ("other", "else"),
+            ("..", "above"),
+            ("loop", "loop"),
+        ] {
+            link(to, name);
+        }
+        let workspace = workspace(temp.path());
+        for (glob, name) in [
+            (".git", ".git"),
+            (".git/hooks", ".git"),
+            (".idea", ".idea"),
+            (".idea/x", ".idea"),
+            (".envrc", ".envrc"),
+            (".env*", ".envrc"),
+            ("**/.envrc", ".envrc"),
+            ("l*/.git/hooks", "led"),
+            ("loop/x", "loop"),
+        ] {
+            match matches(&workspace, &globs(&[glob])) {
+                Err(Error::LinkNotProtectable { path }) => {
+                    assert_eq!(path.file_name(), Some(OsStr::new(name)), "{glob}");
+                }
+                other => panic!("{glob}: {other:?}"),
+            }
+        }
+        // Links that no glob names are the commands' own.
+        let wanted = ["e*/x", "a*/x", "lo*/x", "**/.git/hooks", "real/.git/hooks"];
+        let found = matches(&workspace, &globs(&wanted));
+        // `**` meets the link `.git` by its name.
+        assert!(matches!(found, Err(Error::LinkNotProtectable { .. })));
+        let found = matches(&workspace, &globs(&["e*/x", "a*/x", "lo*/x", "real/.git/hooks"])).unwrap();
+        assert_eq!(found.matches, [b"real/.git/hooks".to_vec()]);
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_an_error() {
+        let temp = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(temp.path().join("a/b")).unwrap();
+        let workspace = workspace(temp.path());
+        assert!(matches!(enter(&workspace.handle, b"a"), Ok(Entered::Directory(_))));
+        assert!(matches!(enter(&workspace.handle, b"c"), Ok(Entered::Other)));
+        // Answers that leave the question open.
+        assert!(enter(&workspace.handle, b"a\0b").is_err());
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::ACCESS, Errno::IO, Errno::STALE] {
+            assert!(!is_nothing(errno));
+        }
     }
 }

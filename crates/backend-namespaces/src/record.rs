@@ -90,6 +90,11 @@ impl RunDir {
         ids
     }
 
+    /// Whether a sandbox has a folder, or one cannot be ruled out.
+    pub fn has(&self, id: &SandboxId) -> bool {
+        !matches!(fs::symlink_metadata(self.path_of(id)), Err(error) if error.kind() == io::ErrorKind::NotFound)
+    }
+
     fn path_of(&self, id: &SandboxId) -> PathBuf {
         self.path.join(id.as_str())
     }

@@ -344,7 +344,8 @@ impl Plan {
         {
             for path in paths.iter().map(inside) {
                 let source = Source::Inside { path: bytes(&path) };
-                self.mount(source, &path, attributes, TargetPolicy::Skip);
+                // One that is gone by then fails the launch.
+                self.mount(source, &path, attributes, TargetPolicy::Make);
             }
         }
     }
@@ -352,4 +353,29 @@ impl Plan {
 
 fn bytes(text: impl AsRef<[u8]>) -> ByteString {
     ByteString::from(text.as_ref().to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_protected_is_never_passed_over() {
+        let identity = Identity {
+            inside_uid: 1000,
+            inside_gid: 1000,
+            outside_uid: 1000,
+            outside_gid: 1000,
+            privileged: false,
+        };
+        let mut plan = Plan { identity, root: Root::empty(), rules: None };
+        plan.protect(&protect::Protected { above: vec![b"a".to_vec()], matches: vec![b"a/b".to_vec()] });
+        assert_eq!(plan.root.steps.len(), 2);
+        for step in &plan.root.steps {
+            assert!(
+                matches!(step, Step::Mount(MountStep { target_policy: TargetPolicy::Make, .. })),
+                "{step:?}"
+            );
+        }
+    }
 }

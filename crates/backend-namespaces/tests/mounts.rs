@@ -74,8 +74,6 @@ async fn what_runs_code_on_the_host_later_is_protected() {
     fs::write(workspace.join(".git/config"), "mine").unwrap();
     fs::write(workspace.join(".envrc"), "mine").unwrap();
     fs::write(workspace.join(".moltis.toml"), "mine").unwrap();
-    fs::create_dir_all(host.folder("elsewhere").join("idea")).unwrap();
-    symlink(host.path("elsewhere/idea"), workspace.join(".idea")).unwrap();
     let mut with = spec("s");
     with.workspace = Some(asked(mount(&workspace, "/workspace", Rw)));
     with.workspace_protect =
@@ -102,6 +100,25 @@ async fn what_runs_code_on_the_host_later_is_protected() {
     }
     assert_eq!(names(&workspace.join(".git/hooks")), Vec::<String>::new());
     assert_eq!(names(&workspace.join(".git/objects")), ["o"]);
+}
+
+#[tokio::test]
+async fn a_link_that_is_to_be_protected_is_refused_unless_the_workspace_is_read_only() {
+    let host = Host::new();
+    let workspace = host.folder("workspace");
+    fs::create_dir(workspace.join("env")).unwrap();
+    fs::write(workspace.join("env/envrc"), "mine").unwrap();
+    symlink("env/envrc", workspace.join(".envrc")).unwrap();
+    let mut with = spec("s");
+    with.workspace = Some(asked(mount(&workspace, "/workspace", Rw)));
+    with.workspace_protect = vec![".envrc".into()];
+    let error = host.refusal(&with).await;
+    assert!(matches!(error, moltis_sandbox::Error::Refused(_)), "{error:?}");
+    assert_eq!(error.code(), "workspace-link-not-protectable");
+    assert!(error.diagnosis().message.contains("workspace/.envrc"), "{error:?}");
+    assert!(error.diagnosis().fix.as_ref().unwrap().contains(":ro"), "{error:?}");
+    with.workspace = Some(asked(mount(&workspace, "/workspace", Ro)));
+    host.open(&with).await.close().await.unwrap();
 }
 
 #[tokio::test]

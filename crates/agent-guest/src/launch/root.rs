@@ -136,19 +136,13 @@ impl<'s> Builder<'s> {
                     }
                 }
             }
-            Source::Inside { path } => match target::open(self.root, path) {
-                Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR)
-                    if step.target_policy == TargetPolicy::Skip =>
-                {
-                    Ok(())
-                }
-                handle => {
-                    let handle = handle.at(Stage::Source, path)?;
-                    let tree = mount::clone_handle(handle.as_fd()).at(Stage::Source, path)?;
-                    mount::set_attributes(tree.as_fd(), step.attributes).at(Stage::Mount, &step.target)?;
-                    self.attach(tree.as_fd(), step)
-                }
-            },
+            // Were one that has gone passed over, what the plan says of it would not hold.
+            Source::Inside { path } => {
+                let handle = target::open(self.root, path).at(Stage::Source, path)?;
+                let tree = mount::clone_handle(handle.as_fd()).at(Stage::Source, path)?;
+                mount::set_attributes(tree.as_fd(), step.attributes).at(Stage::Mount, &step.target)?;
+                self.attach(tree.as_fd(), step)
+            }
             Source::Device { .. } | Source::Judged { .. } | Source::Handed { .. } => {
                 match self.trees.next() {
                     Some(tree) => self.attach(tree.as_fd(), step),
@@ -179,7 +173,6 @@ impl<'s> Builder<'s> {
                 let shape = Shape::of(mount::kind_of(tree).at(Stage::Mount, &step.target)?);
                 let point = target::mount_point(self.root, &step.target, shape, policy)
                     .at(Stage::Target, &step.target)?;
-                let Some(point) = point else { return Ok(()) };
                 mount::attach(tree, point.as_fd()).at(Stage::Mount, &step.target)
             }
         }

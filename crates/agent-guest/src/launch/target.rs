@@ -43,19 +43,11 @@ pub fn open(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
     beneath(root, if path.is_empty() { b"." } else { path }, OFlags::empty())
 }
 
-/// Opens a mount point, making it and what is above it where the policy says so. `None`: to be passed over.
-pub fn mount_point(
-    root: BorrowedFd<'_>,
-    path: &[u8],
-    shape: Shape,
-    policy: TargetPolicy,
-) -> Result<Option<OwnedFd>> {
+/// Opens a mount point, making it and what is above it where the policy says so.
+pub fn mount_point(root: BorrowedFd<'_>, path: &[u8], shape: Shape, policy: TargetPolicy) -> Result<OwnedFd> {
     for _ in 0..TRIES {
         match open(root, path) {
-            Ok(handle) if shape.fits(kind_of(&handle)?) => return Ok(Some(handle)),
-            Ok(_) | Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR) if policy == TargetPolicy::Skip => {
-                return Ok(None);
-            }
+            Ok(handle) if shape.fits(kind_of(&handle)?) => return Ok(handle),
             Ok(_) if policy == TargetPolicy::Displace => displace(root, path)?,
             Ok(handle) => {
                 let is_directory = kind_of(&handle)? == FileType::Directory;

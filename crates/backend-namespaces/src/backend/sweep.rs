@@ -26,17 +26,14 @@ impl State {
 
     /// Removes the folders and groups of sandboxes that are dead for certain. Blocks.
     pub(super) fn sweep(&self, run: &RunDir, but: Option<&SandboxId>) {
-        let mut live = Vec::new();
         let mut found_dead = false;
         for id in run.ids() {
             // Another backend's is not ours to judge; not even its lock is taken.
             if Some(&id) == but || run.is_foreign(&id) || !is_dead(run.record(&id).as_ref()) {
-                live.push(id);
                 continue;
             }
             // Whoever has the folder is making it, or ending it.
             let Ok(Some(mut folder)) = run.try_lock_existing(&id) else {
-                live.push(id);
                 continue;
             };
             // It may have been made anew before the folder was ours.
@@ -46,11 +43,11 @@ impl State {
                 let _ = self.end(&id, folder, None);
             } else {
                 folder.keep(true);
-                live.push(id);
             }
         }
         if found_dead || but.is_none() {
-            self.limiter().sweep(&live);
+            // A sandbox has its folder for as long as it has groups.
+            self.limiter().sweep(|id| !run.has(id));
         }
     }
 }

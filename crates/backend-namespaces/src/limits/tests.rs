@@ -172,15 +172,15 @@ fn sweeping_takes_abandoned_groups_of_this_data_directory_only() {
     let _held = made(&ours, &held);
     drop(made(&theirs, &dead));
 
-    assert_eq!(ours.sweep(std::slice::from_ref(&live)), [id("dead")]);
+    assert_eq!(ours.sweep(|id| *id != live), [id("dead")]);
     assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
     assert!(abandoned_paths.iter().all(|path| !path.exists()));
     assert!(theirs.find(&dead).is_some(), "another data directory's group was swept");
     assert!(ours.find(&live).is_some() && ours.find(&held).is_some());
 
     _held.remove().unwrap();
-    assert_eq!(ours.sweep(&[]), [live]);
-    assert_eq!(theirs.sweep(&[]), [dead]);
+    assert_eq!(ours.sweep(|_| true), [live]);
+    assert_eq!(theirs.sweep(|_| true), [dead]);
 }
 
 #[test]
@@ -288,9 +288,9 @@ fn a_scope_keeps_what_a_group_keeps() {
     // Seen from another process, and swept unless it is live.
     let directories = group.directories();
     assert_eq!(limiter.find(&id("scope")).unwrap().directories(), directories);
-    assert_eq!(limiter.sweep(&[id("scope")]), []);
+    assert_eq!(limiter.sweep(|other| *other != id("scope")), []);
     drop(group);
-    assert_eq!(limiter.sweep(&[]), [id("scope")]);
+    assert_eq!(limiter.sweep(|_| true), [id("scope")]);
     let _ = child.wait();
     let deadline = Instant::now() + Duration::from_secs(5);
     while directories[0].exists() {
