@@ -1,8 +1,8 @@
 //! The two backends, which differ in what they take away from a command: environment and rlimits, or nothing.
 
-use std::ffi::{CString, OsString};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use moltis_sandbox::{
     Backend, BackendName, Detection, Lifetime, MountMode, Sandbox, SandboxId, SandboxRecord, SandboxSpec,
     Usable,
 };
-use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::OnceCell;
@@ -22,10 +21,12 @@ use tokio::sync::OnceCell;
 use crate::closer::{ANSWER, Held, HostCloser, end};
 use crate::error::{Error, Result, blocking};
 use crate::folder::{self, RunFolder, SOCKET};
+use crate::opening::{Launched, Opening};
+use crate::process::Agent;
 use crate::program::Program;
 use crate::record::{Identity, Record};
 use crate::roots::Root;
-use crate::{environment, guarantees, process, rlimits, scratch};
+use crate::{environment, guarantees, rlimits, scratch};
 
 /// How long an agent may take until it listens.
 const START: Duration = Duration::from_secs(10);
@@ -213,8 +214,9 @@ impl Host {
         self.program.get_or_try_init(find).await
     }
 
-    /// Opens in a task of its own: an opening that is given up half-way comes to its end all the same, and what it made
-    /// is dropped like any other handle.
+    /// Opens in a task of its own: an opening that is given up half-way comes to its end all the same, off this thread,
+    /// and what it made is dropped like any other handle. When the runtime shuts down, the task is dropped where it is
+    /// waiting; then [`Opening`] removes what was made.
     async fn open_whole(this: &Arc<Self>, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let (this, spec) = (Arc::clone(this), spec.clone());
         whole(tokio::spawn(async move { this.open(&spec).await })).await
@@ -246,30 +248,36 @@ impl Host {
             })
             .await?
         };
-        let folder = RunFolder::make(&config.data_dir, &id).await?;
-        let (plan, found, folder) = {
+        let mut folder = RunFolder::make(&config.data_dir, &id).await?;
+        let (mut opening, plan, found) = {
             let data_dir = config.data_dir.clone();
             blocking(move || {
                 let found = folder.record().and_then(|record| Some((record.process.find()?, record)));
-                if found.is_none() {
-                    folder.mark(spec.lifetime == Lifetime::Ephemeral)?;
+                if found.is_none() && folder.listener().is_none() {
+                    folder.keep(false);
                 }
+                let ephemeral = spec.lifetime == Lifetime::Ephemeral;
+                let opening = Opening::begin(&data_dir, &spec.id(), ephemeral, folder)?;
                 let plan = plan(name, &data_dir, &spec, judged, shell)?;
-                Ok((plan, found, folder))
+                Ok((opening, plan, found))
             })
             .await?
         };
         if let Some((agent, record)) = found {
-            let held = Held { data_dir: config.data_dir.clone(), id: id.clone(), record, agent };
-            if let Some(sandbox) = self.adopt(&plan, &held, &folder).await? {
+            let held = Held { data_dir: config.data_dir, id, record, agent };
+            if let Some(sandbox) = self.adopt(&plan, &held, opening.folder()).await? {
                 return Ok(sandbox);
             }
-            held.end(&folder).await?;
-            folder.mark(plan.ephemeral)?;
+            held.end(opening.folder()).await?;
         } else {
-            end_unrecorded(&folder, &id).await?;
+            end_unrecorded(opening.folder(), &id).await?;
         }
-        self.start(plan, folder).await
+        let opening = blocking(move || {
+            opening.replace()?;
+            Ok(opening)
+        })
+        .await?;
+        self.start(plan, opening).await
     }
 
     /// The sandbox that runs already, if it is what the plan wants and answers.
@@ -302,102 +310,38 @@ impl Host {
         Ok(Some(Arc::new(sandbox)))
     }
 
-    async fn start(&self, plan: Plan, folder: RunFolder) -> Result<Arc<dyn Sandbox>> {
-        let program = self.program().await?;
-        match self.launch(&plan, &folder, program).await {
-            Ok(sandbox) => Ok(sandbox),
-            Err(error) => {
-                let data_dir = self.config.data_dir.clone();
-                let _ = blocking(move || {
-                    if plan.ephemeral {
-                        scratch::remove(&data_dir, &plan.id)?;
-                    }
-                    folder.clear();
-                    Ok(())
-                })
-                .await;
-                Err(error)
-            }
-        }
-    }
-
-    async fn launch(&self, plan: &Plan, folder: &RunFolder, program: &Program) -> Result<Arc<dyn Sandbox>> {
-        let out_of = |e: std::io::Error| Error::Start(e.to_string());
-        let high = |fd: OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|e| out_of(e.into()));
-        let pipe = || rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(|e| out_of(e.into()));
-        let listener = high(folder.bind()?)?;
-        let (ready, writer) = pipe()?;
-        let writer = high(writer)?;
-        let (lifeline, ours) = match plan.ephemeral {
-            true => {
-                let (reader, writer) = pipe()?;
-                (Some(high(reader)?), Some(writer))
-            }
-            false => (None, None),
+    /// Starts the sandbox and waits until it serves.
+    async fn start(&self, plan: Plan, opening: Opening) -> Result<Arc<dyn Sandbox>> {
+        let program = self.program().await?.clone();
+        let (backend, fingerprint, told) = (self.name, plan.fingerprint.clone(), plan.told());
+        let (ephemeral, idle_millis) = (plan.ephemeral, plan.idle_millis);
+        let record = move |agent: &Agent| {
+            let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            let record = Record::new(backend, Identity::of(agent.pid())?);
+            Ok(Record { fingerprint, told, ephemeral, idle_millis, created_secs, ..record })
         };
-        let mut arguments: Vec<OsString> = vec!["serve".into()];
-        let mut say = |name: &str, value: OsString| arguments.extend([name.into(), value]);
-        let number = |fd: &OwnedFd| OsString::from(fd.as_raw_fd().to_string());
-        say("--listener", number(&listener));
-        say("--ready", number(&writer));
-        if let Some(lifeline) = &lifeline {
-            say("--lifeline", number(lifeline));
-        }
-        say("--idle", plan.idle_millis.to_string().into());
-        say("--cwd", plan.cwd.clone().into());
+        let mut arguments: Vec<OsString> = vec![
+            "--idle".into(),
+            plan.idle_millis.to_string().into(),
+            "--cwd".into(),
+            plan.cwd.clone().into(),
+        ];
         arguments.extend(plan.bounds());
-
-        let mut descriptors: Vec<BorrowedFd<'_>> = vec![listener.as_fd(), writer.as_fd()];
-        descriptors.extend(lifeline.as_ref().map(AsFd::as_fd));
-        let arguments = arguments.into_iter().map(|word| CString::new(word.into_vec()));
-        let arguments = arguments.collect::<Result<Vec<_>, _>>().map_err(|e| Error::Start(e.to_string()))?;
-        let agent = process::spawn(program.path(), &arguments, &descriptors).map_err(out_of)?;
-        drop((listener, writer, lifeline));
-
-        match self.greet(plan, folder, &agent, ready).await {
-            Ok((record, transport)) => {
-                let held =
-                    Held { data_dir: self.config.data_dir.clone(), id: plan.id.clone(), record, agent };
-                held.clone().watch();
-                let closer = Box::new(HostCloser::new(held, ours));
-                let sandbox =
-                    AgentSandbox::new(plan.id.clone(), true, plan.place.clone(), Arc::new(transport), closer);
-                Ok(Arc::new(sandbox))
-            }
-            Err(error) => {
-                agent.kill();
-                let _ = end(&agent, &plan.id).await;
-                agent.reap();
-                Err(error)
-            }
-        }
-    }
-
-    /// Waits until the agent listens and writes down who it is.
-    async fn greet(
-        &self,
-        plan: &Plan,
-        folder: &RunFolder,
-        agent: &process::Agent,
-        ready: OwnedFd,
-    ) -> Result<(Record, UnixTransport)> {
-        let broken = |e: std::io::Error| Error::Start(e.to_string());
-        let mut record = Record::new(self.name, Identity::of(agent.pid()).map_err(broken)?);
-        record.fingerprint.clone_from(&plan.fingerprint);
-        record.told = plan.told();
-        record.ephemeral = plan.ephemeral;
-        record.idle_millis = plan.idle_millis;
-        record.created_secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        // Before it listens: whoever finds the socket finds the record.
-        folder.write(&record)?;
-        let mut ready = Receiver::from_owned_fd(ready).map_err(broken)?;
-        match tokio::time::timeout(START, ready.read_u8()).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(_)) => return Err(Error::Start("it ended before it listened".to_owned())),
-            Err(_) => return Err(Error::Start(format!("it did not listen within {} s", START.as_secs()))),
-        }
-        let transport = UnixTransport::open(folder.directory(), SOCKET, agent.pid())?;
-        Ok((record, transport))
+        let Launched { opening, record, agent, ready } =
+            blocking(move || opening.launch(&program, arguments, record)).await?;
+        let greeted = greet(ready).await;
+        // What is dropped on the way to an error is dropped where that may block.
+        let (opening, agent, transport) = blocking(move || {
+            greeted?;
+            let transport = opening.connect(&agent)?;
+            Ok((opening, agent, transport))
+        })
+        .await?;
+        let held = Held { data_dir: self.config.data_dir.clone(), id: plan.id.clone(), record, agent };
+        held.clone().watch();
+        // Nothing is waited for from here on: either the opening ends what it made, or the closer does.
+        let closer = Box::new(HostCloser::new(held, opening.serves()));
+        Ok(Arc::new(AgentSandbox::new(plan.id, true, plan.place, Arc::new(transport), closer)))
     }
 
     async fn purge(&self, id: &SandboxId) -> Result<()> {
@@ -450,6 +394,16 @@ impl Host {
         }
         folder.clear();
         Ok(())
+    }
+}
+
+/// Waits until an agent listens.
+async fn greet(ready: OwnedFd) -> Result<()> {
+    let mut ready = Receiver::from_owned_fd(ready).map_err(|e| Error::Start(e.to_string()))?;
+    match tokio::time::timeout(START, ready.read_u8()).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(_)) => Err(Error::Start("it ended before it listened".to_owned())),
+        Err(_) => Err(Error::Start(format!("it did not listen within {} s", START.as_secs()))),
     }
 }
 

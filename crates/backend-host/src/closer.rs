@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -63,17 +64,34 @@ impl Held {
 
     async fn clean_locked(&self, folder: RunFolder) -> Result<()> {
         let this = self.clone();
-        blocking(move || match folder.record() {
-            Some(record) if record.process == this.record.process => {
+        blocking(move || this.clean_in(folder)).await
+    }
+
+    /// Blocks.
+    fn clean_in(&self, folder: RunFolder) -> Result<()> {
+        match folder.record() {
+            Some(record) if record.process == self.record.process => {
                 if record.ephemeral {
-                    scratch::remove(&this.data_dir, &this.id)?;
+                    scratch::remove(&self.data_dir, &self.id)?;
                 }
                 folder.clear();
                 Ok(())
             }
             _ => Ok(()),
-        })
-        .await
+        }
+    }
+
+    /// Waits for the end of an agent that lost its lifeline and cleans up, without any runtime. Blocks.
+    fn clean_after_end(&self) {
+        if !self.agent.wait(ENDING) {
+            return;
+        }
+        self.agent.reap();
+        // Whoever holds the lock cleans up, or takes its place.
+        let Some(folder) = RunFolder::try_find(&self.data_dir, &self.id) else { return };
+        if let Err(error) = self.clean_in(folder) {
+            tracing::warn!(sandbox = %self.id, %error, "a sandbox that ended was not cleaned up");
+        }
     }
 
     /// Cleans up by itself once the agent ends, for as long as this process lives.
@@ -115,13 +133,14 @@ pub async fn end(agent: &Agent, id: &SandboxId) -> Result<()> {
 pub struct HostCloser {
     held: Held,
     /// Our end of the pipe whose end the agent waits for.
-    _lifeline: Option<OwnedFd>,
+    lifeline: Option<OwnedFd>,
+    closed: AtomicBool,
 }
 
 impl HostCloser {
     /// For a sandbox, with its lifeline if this process holds it.
     pub fn new(held: Held, lifeline: Option<OwnedFd>) -> Self {
-        Self { held, _lifeline: lifeline }
+        Self { held, lifeline, closed: AtomicBool::new(false) }
     }
 }
 
@@ -140,6 +159,19 @@ impl Closer for HostCloser {
                 self.held.agent.reap();
             }
         }
+        self.closed.store(true, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+impl Drop for HostCloser {
+    fn drop(&mut self) {
+        if self.closed.load(Ordering::Relaxed) || self.lifeline.take().is_none() {
+            return;
+        }
+        // The task that watches does this as well, but not when this is dropped because the runtime ends. If the process
+        // ends too, the next opening sweeps.
+        let held = self.held.clone();
+        let _ = std::thread::Builder::new().spawn(move || held.clean_after_end());
     }
 }

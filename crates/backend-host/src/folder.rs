@@ -43,9 +43,10 @@ pub fn run_dir(data_dir: &Path) -> PathBuf {
     data_dir.join("run-host")
 }
 
-/// The folder of one sandbox, locked until this is dropped.
+/// The folder of one sandbox, locked until this is dropped, which removes it unless it is kept.
 #[derive(Debug)]
 pub struct RunFolder {
+    kept: bool,
     parent: OwnedFd,
     handle: OwnedFd,
     id: SandboxId,
@@ -60,7 +61,7 @@ enum Attempt {
 }
 
 impl RunFolder {
-    /// Makes the folder if it is missing and locks it.
+    /// Makes the folder if it is missing and locks it. It is kept if there is a sandbox in it.
     ///
     /// # Errors
     /// When it cannot be made or belongs to somebody else, or when its lock cannot be had.
@@ -134,11 +135,24 @@ impl RunFolder {
         let ours = rustix::fs::fstat(&handle).map_err(|errno| broken(&path, errno))?;
         match rustix::fs::statat(&parent, id.as_str(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(there) if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino) => {
-                Ok(Attempt::Locked(Self { parent, handle, id, path }))
+                let mut folder = Self { kept: true, parent, handle, id, path };
+                // Made by us, or left by one who died before there was a sandbox.
+                folder.kept = !make || folder.record().is_some() || folder.listener().is_some();
+                Ok(Attempt::Locked(folder))
             }
             Ok(_) | Err(Errno::NOENT) => Ok(Attempt::Busy),
             Err(errno) => Err(broken(&path, errno)),
         }
+    }
+
+    /// Whether it stays when this is dropped.
+    pub fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Says whether it stays when this is dropped: it does as long as there is a sandbox in it.
+    pub fn keep(&mut self, keep: bool) {
+        self.kept = keep;
     }
 
     /// The directory.
@@ -222,11 +236,23 @@ impl RunFolder {
     }
 
     /// Removes what is ours here, and the folder unless something else is in it.
-    pub fn clear(self) {
+    pub fn clear(mut self) {
+        self.kept = false;
+    }
+
+    fn remove(&self) {
         for name in [SOCKET, NEW_RECORD, RECORD, EPHEMERAL] {
             let _ = self.unlink(name);
         }
         let _ = rustix::fs::unlinkat(&self.parent, self.id.as_str(), AtFlags::REMOVEDIR);
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.remove();
+        }
     }
 }
 
@@ -363,7 +389,7 @@ mod tests {
         let second = waiting.await.unwrap().unwrap();
         assert_eq!(second.record(), None);
         drop(second);
-        assert!(RunFolder::find(&data, &id).await.unwrap().is_some());
+        assert!(RunFolder::find(&data, &id).await.unwrap().is_none(), "there was no sandbox in it");
     }
 
     #[tokio::test]
@@ -385,7 +411,8 @@ mod tests {
         let dead = Identity::of(child.id()).unwrap();
         child.wait().unwrap();
         let make = async |name: &str, ephemeral: bool, process: Option<&Identity>| {
-            let folder = RunFolder::make(data, &id(name)).await.unwrap();
+            let mut folder = RunFolder::make(data, &id(name)).await.unwrap();
+            folder.keep(true);
             folder.mark(ephemeral).unwrap();
             scratch::make(data, &id(name)).unwrap();
             if let Some(process) = process {

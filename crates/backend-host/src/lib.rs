@@ -20,6 +20,7 @@ mod environment;
 pub mod error;
 mod folder;
 mod guarantees;
+mod opening;
 mod process;
 mod program;
 mod record;

@@ -5,9 +5,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -32,9 +33,26 @@ impl Agent {
 
     /// Whether it still runs.
     pub fn is_alive(&self) -> bool {
-        let mut wait = [PollFd::new(&*self.handle, PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-        matches!(rustix::event::poll(&mut wait, Some(&now)), Ok(0))
+        !self.wait(Duration::ZERO)
+    }
+
+    /// Waits for its end, this long at most; whether it has ended. Blocks.
+    pub fn wait(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        loop {
+            let mut wait = [PollFd::new(&*self.handle, PollFlags::IN)];
+            let left = patience.saturating_sub(start.elapsed());
+            let left = rustix::event::Timespec {
+                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            match rustix::event::poll(&mut wait, Some(&left)) {
+                Ok(0) => return false,
+                Err(Errno::INTR) => {}
+                // Where it cannot be waited for, it counts as over.
+                Ok(_) | Err(_) => return true,
+            }
+        }
     }
 
     /// Waits for its end.

@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 /// A running agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    version: u32,
+    pub(crate) version: u32,
     /// Which of the two backends it belongs to.
     pub backend: BackendName,
     /// Fingerprint of the spec it was started for.

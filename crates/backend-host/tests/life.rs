@@ -122,6 +122,51 @@ async fn an_opening_that_is_given_up_leaves_nothing() {
     assert_eq!(backend.list().await.unwrap(), []);
 }
 
+/// The agents that are children of this process and use this data directory.
+fn agents(here: &Here) -> Vec<String> {
+    let data = here.data().into_os_string().into_encoded_bytes();
+    let lines = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
+        let line = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let is_ours = line.windows(data.len()).any(|part| part == data);
+        (is_ours && line.starts_with(b"moltis-guest\0")).then(|| String::from_utf8_lossy(&line).into_owned())
+    });
+    lines.collect()
+}
+
+#[test]
+fn an_opening_that_is_dropped_at_any_moment_leaves_nothing() {
+    let here = Here::new();
+    let backend = std::sync::Arc::new(here.restricted());
+    // A fixed sequence that looks random, of moments within the time that an opening takes.
+    let mut number = 0x2545_f491_4f6c_dd1d_u64;
+    let mut moment = || {
+        number = number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Duration::from_micros((number >> 33) % 25_000)
+    };
+    let runtime =
+        || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let lasting_one = runtime();
+    for n in 0..50 {
+        let (backend, moment) = (std::sync::Arc::clone(&backend), moment());
+        let spec = ephemeral();
+        let opening = async move { moltis_sandbox::Backend::open(&*backend, &spec).await.map(drop) };
+        if n % 2 == 0 {
+            let _ = lasting_one.block_on(async { tokio::time::timeout(moment, opening).await });
+            continue;
+        }
+        let ending = runtime();
+        ending.spawn(opening);
+        std::thread::sleep(moment);
+        if n % 4 == 1 { ending.shutdown_background() } else { drop(ending) }
+    }
+    let start = Instant::now();
+    let left = || (here.run_folders(), here.scratch_folders(), agents(&here));
+    while left() != (Vec::new(), Vec::new(), Vec::new()) {
+        assert!(start.elapsed() < Duration::from_secs(2), "still there: {:?}", left());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[tokio::test]
 async fn an_idle_one_ends_by_itself() {
     let here = Here::new();
