@@ -65,13 +65,17 @@ impl RunDir {
     /// Of this data directory; both are made, 0700, if they are missing.
     ///
     /// # Errors
-    /// [`Error::DataDir`].
+    /// [`Error::DataDir`]; [`Error::DataDirOwner`] and [`Error::DataDirExposed`] when others could put files of theirs
+    /// into one of them.
     pub fn make(data_dir: &Path) -> Result<Self> {
         let path = data_dir.join("run");
-        if fs::metadata(&path).is_ok_and(|found| found.is_dir()) {
-            return Ok(Self { path });
+        if !fs::metadata(&path).is_ok_and(|found| found.is_dir()) {
+            DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(Error::data_dir(&path))?;
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(Error::data_dir(&path))?;
+        // What leads to `run` first: who may write to the one may replace the other.
+        for directory in [data_dir, &path] {
+            is_ours_alone(directory)?;
+        }
         Ok(Self { path })
     }
 
@@ -205,6 +209,23 @@ impl RunDir {
             }
         }
     }
+}
+
+/// Nobody but this user may own a directory of ours, or write to it.
+fn is_ours_alone(directory: &Path) -> Result<()> {
+    let found = fs::metadata(directory).map_err(Error::data_dir(directory))?;
+    judge_owner(directory, found.uid(), rustix::process::geteuid().as_raw())?;
+    if found.mode() & 0o022 != 0 {
+        return Err(Error::DataDirExposed(directory.to_owned()));
+    }
+    Ok(())
+}
+
+fn judge_owner(directory: &Path, owner: u32, user: u32) -> Result<()> {
+    if owner == user {
+        return Ok(());
+    }
+    Err(Error::DataDirOwner { path: directory.to_owned(), owner, user })
 }
 
 fn open_directory(path: &Path) -> rustix::io::Result<OwnedFd> {
@@ -364,6 +385,42 @@ mod tests {
         folder.bind_socket().unwrap();
         drop(folder);
         assert!(run.record(&id).is_none() && run.ids().is_empty());
+    }
+
+    #[test]
+    fn a_data_directory_of_others_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+        let temp = tempfile::tempdir().unwrap();
+        let data = temp.path().join("data");
+        let run = data.join("run");
+        RunDir::make(&data).unwrap();
+        for exposed in [&data, &run] {
+            for (mode, allowed) in
+                [(0o777, false), (0o770, false), (0o702, false), (0o755, true), (0o700, true)]
+            {
+                fs::set_permissions(exposed, fs::Permissions::from_mode(mode)).unwrap();
+                match RunDir::make(&data) {
+                    Ok(_) => assert!(allowed, "{mode:o}"),
+                    Err(error) => {
+                        assert!(!allowed, "{mode:o}");
+                        let error = moltis_sandbox::Error::from(error);
+                        assert_eq!(error.code(), "data-dir-exposed");
+                        let fix = format!("chmod 700 {}", exposed.display());
+                        assert_eq!(error.diagnosis().fix.as_deref(), Some(fix.as_str()));
+                    }
+                }
+            }
+        }
+        assert!(judge_owner(&data, 1, 1).is_ok());
+        assert!(matches!(judge_owner(&data, 1, 2), Err(Error::DataDirOwner { owner: 1, user: 2, .. })));
+        if rustix::process::geteuid().is_root() {
+            for theirs in [&run, &data] {
+                std::os::unix::fs::chown(theirs, Some(12_345), None).unwrap();
+                let error = moltis_sandbox::Error::from(RunDir::make(&data).unwrap_err());
+                assert_eq!(error.code(), "data-dir-exposed");
+                assert!(error.to_string().contains("12345"), "{error}");
+            }
+        }
     }
 
     #[test]

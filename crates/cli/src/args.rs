@@ -11,7 +11,7 @@ use moltis_sandbox::Diagnosis;
 
 /// Runs shell commands that a language model wrote, without handing it the machine.
 #[derive(Parser)]
-#[command(name = "moltis", version, about, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "moltis", version, about, propagate_version = true)]
 pub struct Cli {
     #[command(flatten)]
     pub global: Global,
@@ -78,7 +78,7 @@ pub struct Exec {
     /// What it may reach: blocked, trusted or open
     #[arg(long, value_name = "POLICY")]
     pub network: Option<String>,
-    /// Time until it is ended, as in 30s or 5m [default: 30s, at most 30m]
+    /// Time until it is ended, from 1s to 30m [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
     /// Directory to show at /workspace, read-only unless :rw is added
@@ -90,7 +90,7 @@ pub struct Exec {
     /// File of NAME=VALUE lines
     #[arg(long, value_name = "FILE")]
     pub env_file: Vec<PathBuf>,
-    /// Directory inside the sandbox to run it in
+    /// Directory inside the sandbox to run it in, from the root
     #[arg(long, value_name = "PATH")]
     pub cwd: Option<OsString>,
     /// Memory for the whole sandbox, as in 512M
@@ -108,7 +108,7 @@ pub struct Exec {
     /// Keep at most this much of each stream: its head and its tail
     #[arg(long, value_name = "SIZE")]
     pub max_output: Option<String>,
-    /// Run it on a terminal
+    /// Run it on a terminal, and let it read from the keyboard
     #[arg(long, short = 't', conflicts_with = "json")]
     pub tty: bool,
 }

@@ -218,6 +218,38 @@ fn a_reader_that_leaves_ends_the_command() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_an_error_with_its_reason() {
+    let place = Place::new();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = place.exec_command(["echo hi"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(125), "{stderr}");
+    assert!(stderr.contains("error[output-failed]"), "{stderr}");
+}
+
+#[test]
+fn many_at_once_leave_each_other_alone_whatever_is_swept() {
+    let place = Place::new();
+    for _ in 0..3 {
+        // Dead ones, for the others to sweep.
+        for _ in 0..2 {
+            let mut dead = place.exec_command(["echo up; sleep 60"]).stdout(Stdio::piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(dead.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            dead.kill().unwrap();
+            dead.wait().unwrap();
+        }
+        let all: Vec<_> = (0..24)
+            .map(|_| place.exec_command(["sleep 1; echo done"]).stdout(Stdio::piped()).spawn().unwrap())
+            .collect();
+        for one in all {
+            let output = one.wait_with_output().unwrap();
+            assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"done\n"[..]));
+        }
+    }
+}
+
+#[test]
 fn max_output_keeps_head_and_tail() {
     let place = Place::new();
     let ran = place.exec(["--max-output", "10", "printf 0123456789abcdef; printf e >&2"]).without_promises();

@@ -8,7 +8,7 @@ use moltis_sandbox::{BackendName, Diagnosis, Error};
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// A backend that this program does not hold.
-    #[error("the backend {0} is not part of this program")]
+    #[error("the backend {0} is not part of this version")]
     NotBuilt(BackendName),
     /// None of the backends that `auto` may pick is usable.
     #[error("no backend is usable here")]

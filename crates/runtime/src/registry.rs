@@ -58,6 +58,12 @@ impl Registry {
         }
     }
 
+    /// These backends, in this order.
+    #[cfg(test)]
+    pub fn of(backends: Vec<Arc<dyn Backend>>) -> Self {
+        Self { backends }
+    }
+
     /// All of them.
     pub fn all(&self) -> &[Arc<dyn Backend>] {
         &self.backends

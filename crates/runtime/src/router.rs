@@ -77,6 +77,12 @@ async fn auto(registry: &Registry, spec: impl Fn(BackendName) -> SandboxSpec) ->
             Detection::Unusable(reason) => passed_over.push(format!("{name}: {reason}")),
             Detection::Usable(usable) => {
                 let Usable { guarantees, .. } = *usable;
+                if refusal.is_some() && !guarantees.filesystem.is_held() {
+                    // A demand that an isolating backend cannot keep is no reason to run with no isolation at all,
+                    // where the demand is not kept either.
+                    passed_over.push(format!("{name}: it isolates nothing, which nobody asked for"));
+                    continue;
+                }
                 let spec = spec(name);
                 match judge(&spec, name, &guarantees, &[]) {
                     Ok(not_enforced) => {
@@ -116,4 +122,105 @@ async fn others(registry: &Registry, but: BackendName) -> Vec<(BackendName, Guar
         }
     }
     others
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use moltis_sandbox::{Lifetime, Origin, Promise, Sandbox, SandboxId, SandboxRecord, SessionKey, Setting};
+
+    use super::*;
+
+    /// A backend that keeps everything, or isolates nothing, or all but a memory limit.
+    struct Fake(BackendName, Guarantees);
+
+    #[async_trait]
+    impl Backend for Fake {
+        fn name(&self) -> BackendName {
+            self.0
+        }
+
+        async fn detect(&self) -> Detection {
+            let guarantees = self.1.clone();
+            Detection::Usable(Box::new(Usable { version: String::new(), guarantees, notes: Vec::new() }))
+        }
+
+        async fn open(&self, _: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+            unreachable!("routing opens nothing")
+        }
+
+        async fn list(&self) -> Result<Vec<SandboxRecord>> {
+            Ok(Vec::new())
+        }
+
+        async fn remove(&self, _: &SandboxId) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn keeps(isolation: bool, memory: bool) -> Guarantees {
+        let promise = |held: bool| if held { Promise::Held } else { Promise::not_enforced("not here") };
+        Guarantees {
+            filesystem: promise(isolation),
+            kernel: promise(false),
+            environment: promise(true),
+            network_blocked: promise(isolation),
+            network_trusted: promise(false),
+            network_open: promise(isolation),
+            memory: promise(memory),
+            cpus: promise(isolation),
+            pids: promise(isolation),
+            terminal: promise(true),
+            background: promise(true),
+            forward: promise(true),
+            workspace: promise(isolation),
+            home: promise(isolation),
+            managed_files: promise(isolation),
+            adopt: promise(true),
+            images: promise(false),
+        }
+    }
+
+    fn spec(memory: Option<Origin>) -> SandboxSpec {
+        let key = SessionKey::new("s").unwrap();
+        let mut spec = SandboxSpec::new(key, Lifetime::Ephemeral);
+        spec.limits.memory = memory.map(|origin| Setting::new(1 << 30, origin));
+        spec
+    }
+
+    async fn auto(backends: Vec<Fake>, memory: Option<Origin>) -> Result<(BackendName, Vec<String>)> {
+        let registry =
+            Registry::of(backends.into_iter().map(|fake| Arc::new(fake) as Arc<dyn Backend>).collect());
+        let route = route(&registry, BackendChoice::Auto, |_| spec(memory)).await?;
+        Ok((route.backend.name(), route.not_enforced.into_iter().map(|left| left.key).collect()))
+    }
+
+    #[tokio::test]
+    async fn a_demand_that_is_not_kept_never_costs_the_isolation() {
+        let weak = || Fake(BackendName::Namespaces, keeps(true, false));
+        let host = || Fake(BackendName::RestrictedHost, keeps(false, false));
+        let error = auto(vec![weak(), host()], Some(Origin::Flag)).await.unwrap_err();
+        assert_eq!((error.code(), error.kind()), ("demand-not-kept", "refused"));
+        // Another that isolates may keep it.
+        let strong = Fake(BackendName::Docker, keeps(true, true));
+        assert_eq!(
+            auto(vec![weak(), strong, host()], Some(Origin::Flag)).await.unwrap().0,
+            BackendName::Docker
+        );
+        // A default is left off where it is not kept, and that is said.
+        let (name, listed) = auto(vec![weak(), host()], Some(Origin::Default)).await.unwrap();
+        assert_eq!(
+            (name, listed),
+            (BackendName::Namespaces, vec!["resource_limits.memory_limit".to_owned()])
+        );
+    }
+
+    #[tokio::test]
+    async fn with_nothing_that_isolates_the_host_is_used_and_says_so_first() {
+        let host = Fake(BackendName::RestrictedHost, keeps(false, false));
+        let (name, listed) = auto(vec![host], Some(Origin::Flag)).await.unwrap();
+        assert_eq!(name, BackendName::RestrictedHost);
+        assert_eq!(listed, ["sandbox", "network", "resource_limits.memory_limit"]);
+        assert_eq!(auto(vec![], None).await.unwrap_err().code(), "no-backend-usable");
+    }
 }

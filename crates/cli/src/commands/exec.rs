@@ -63,6 +63,10 @@ fn request(runtime: &Runtime, args: &args::Exec) -> Result<ExecRequest, Failure>
     request.timeout = timeout.or_else(|| (!args.tty).then(|| runtime.default_timeout()));
     request.stdin = stdin::wanted(args.tty);
     request.terminal = args.tty.then(terminal::size);
+    if let (true, Some(term)) = (args.tty, std::env::var_os("TERM").filter(|term| !term.is_empty())) {
+        // What the command draws is for our terminal; one that --env names wins.
+        request.env.insert(0, ("TERM".into(), term));
+    }
     Ok(request)
 }
 
@@ -106,7 +110,20 @@ fn overrides(args: &args::Exec) -> Result<Overrides, Failure> {
 fn workspace(text: &OsStr) -> Result<NamedWorkspace, Failure> {
     let flag = moltis_config::parse_workspace_flag(text)
         .map_err(|error| Failure::invalid(error.diagnosis("--workspace")))?;
-    let source = std::path::absolute(&flag.dir).map_err(Failure::runtime)?;
+    let source = std::path::absolute(&flag.dir).map_err(|error| {
+        Failure::invalid(
+            Diagnosis::new("workspace-missing", "--workspace is relative, and the current directory is gone")
+                .cause(error)
+                .fix("change to a directory that exists, or name the workspace from the root"),
+        )
+    })?;
+    let name = flag.dir.to_string_lossy();
+    if let (None, Some((_, word)), false) = (flag.mode, name.rsplit_once(':'), source.exists()) {
+        return Err(Failure::invalid(
+            Diagnosis::new("workspace-missing", format!("the workspace {} does not exist", source.display()))
+                .fix(format!("write DIR, DIR:ro or DIR:rw (`:{word}` is no mode)")),
+        ));
+    }
     Ok(NamedWorkspace { source, mode: flag.mode })
 }
 
@@ -131,13 +148,14 @@ async fn streamed(
     drop(raw);
     let outcome = match driven? {
         Driven::Ended(outcome) => outcome,
-        Driven::Closed => return Ok(BROKEN_PIPE),
+        Driven::Closed => return printer.finish().await.map(|_| BROKEN_PIPE),
         Driven::Told(number) => return Ok(128 + number),
     };
     match signals.race(printer.finish(), || true).await {
         Err(number) => return Ok(128 + number),
-        Ok(Err(Closed)) => return Ok(BROKEN_PIPE),
-        Ok(Ok(())) => {}
+        Ok(Ok(true)) => {}
+        Ok(Ok(false)) => return Ok(BROKEN_PIPE),
+        Ok(Err(failure)) => return Err(failure),
     }
     epilogue(&outcome, timeout);
     Ok(exit_status(&outcome, signals))
@@ -385,15 +403,21 @@ impl Printer {
         if bytes.is_empty() { Ok(()) } else { self.writer.write(stream, bytes).await }
     }
 
-    /// Prints what the caps held back, and waits until everything is written.
-    async fn finish(self) -> Result<(), Closed> {
+    /// Prints what the caps held back, and waits until everything is written; whether somebody read it.
+    async fn finish(self) -> Result<bool, Failure> {
         let streams = [Stream::Stdout, Stream::Stderr];
         for (stream, capped) in streams.into_iter().zip(self.caps.into_iter().flatten()) {
             let (_, cut, tail) = capped.finish();
             let marker = cut.map(|cut| cut.marker()).unwrap_or_default();
-            self.writer.write(stream, [marker.into_bytes(), tail].concat().into()).await?;
+            if self.writer.write(stream, [marker.into_bytes(), tail].concat().into()).await.is_err() {
+                break;
+            }
         }
-        self.writer.finish().await.map_err(|_| Closed)
+        match self.writer.finish().await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Failure::output(error)),
+        }
     }
 }
 

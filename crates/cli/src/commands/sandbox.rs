@@ -18,8 +18,15 @@ pub async fn status(global: &Global, json: bool) -> Result<i32, Failure> {
         return output::print_json(&serde_json::json!({ "backends": backends }));
     }
     let mut text = String::new();
-    for backend in &backends {
+    let is_absent =
+        |status: &&BackendStatus| status.reason.as_ref().is_some_and(|r| r.code == "backend-not-built");
+    for backend in backends.iter().filter(|status| !is_absent(status)) {
         describe(&mut text, backend);
+    }
+    let absent: Vec<_> = backends.iter().filter(is_absent).map(|status| status.backend.as_str()).collect();
+    if !absent.is_empty() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "○ not part of this version: {}", absent.join(", "));
     }
     output::print(&text)
 }
