@@ -125,6 +125,19 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
+    /// The data directory, or its run folder, belongs to another user.
+    #[error("{} belongs to user {owner}, and this is user {user}", path.display())]
+    DataDirOwner {
+        /// The directory.
+        path: PathBuf,
+        /// Who owns it.
+        owner: u32,
+        /// Who runs this.
+        user: u32,
+    },
+    /// Others may write to the data directory or its run folder.
+    #[error("others can write to {}", .0.display())]
+    DataDirExposed(PathBuf),
     /// The data directory's file system has no sockets.
     #[error("the data directory's file system cannot hold a socket: {}", path.display())]
     NoSockets {
@@ -272,6 +285,16 @@ impl From<Error> for SandboxError {
                     .fix("set `sandbox_uid` to an unused id, such as the start of a range in /etc/subuid"),
             ),
             Error::DataDir { path, cause } => Self::Unavailable(data_dir(message, &path, &cause)),
+            Error::DataDirOwner { .. } => Self::Refused(
+                Diagnosis::new("data-dir-exposed", message)
+                    .cause("its owner could put files of theirs in the place of the sandboxes' own")
+                    .fix("run as that user, or name another data directory by --data-dir or MOLTIS_DATA_DIR"),
+            ),
+            Error::DataDirExposed(path) => Self::Refused(
+                Diagnosis::new("data-dir-exposed", message)
+                    .cause("they could put files of theirs in the place of the sandboxes' own")
+                    .fix(format!("chmod 700 {}", path.display())),
+            ),
             Error::NoSockets { cause, .. } => Self::Unavailable(
                 Diagnosis::new("data-dir-no-sockets", message)
                     .cause(cause)

@@ -1,5 +1,6 @@
 //! What the tests share: a data directory with a backend on it, and commands in its sandboxes.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,7 +62,10 @@ impl Host {
 
     /// A new folder in the data directory, as the runtime makes them for homes.
     pub fn own_folder(&self, name: &str) -> PathBuf {
-        self.folder(&format!("data/{name}"))
+        let path = self.folder(&format!("data/{name}"));
+        // Whatever the umask: others may not write there.
+        std::fs::set_permissions(self.path("data"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        path
     }
 
     pub async fn open(&self, spec: &SandboxSpec) -> Arc<dyn Sandbox> {
