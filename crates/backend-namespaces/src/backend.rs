@@ -1,5 +1,6 @@
 //! The backend: opens, finds, lists and ends sandboxes of one data directory.
 
+mod aside;
 mod closer;
 mod opening;
 mod sweep;
@@ -25,6 +26,7 @@ use crate::open::Connector;
 use crate::process::Process;
 use crate::record::{RunDir, SOCKET};
 use crate::{landlock, place};
+use aside::Aside;
 use closer::ProcessCloser;
 use opening::{Opening, Prepared, Served};
 
@@ -99,14 +101,15 @@ impl NamespacesBackend {
         let (state, owned) = (Arc::clone(&self.state), spec.clone());
         let launch = move || {
             opening.end_running(&state)?;
-            opening.launch(&state, &owned)
+            // If this is not waited for any more, an async thread drops it.
+            opening.launch(&state, &owned).map(Aside::new)
         };
         let mut launched = blocking(launch).await?;
         if spec.network.value == Network::Open {
             let connector = self.state.connector().ok_or_else(Connector::missing)?;
-            launched.connect(connector).await?;
+            launched.get_mut().ok_or(Error::Died)?.connect(connector).await?;
         }
-        let served = blocking(move || launched.go()).await?;
+        let served = blocking(move || launched.take().ok_or(Error::Died)?.go()).await?;
         Ok(self.hand_out(spec, true, served))
     }
 
@@ -117,11 +120,14 @@ impl NamespacesBackend {
         if let Lifetime::Idle(idle) = spec.lifetime {
             configure(&transport, opening::millis(idle), SHORT_PATIENCE).await?;
         }
-        Ok(Served { process: found, transport, lifeline: None })
+        Ok(Served { process: found, transport, lifeline: None, unclaimed: None })
     }
 
     fn hand_out(&self, spec: &SandboxSpec, is_new: bool, served: Served) -> Arc<dyn Sandbox> {
         let id = spec.id();
+        if let Some(unclaimed) = served.unclaimed.and_then(Aside::take) {
+            unclaimed.claim();
+        }
         if is_new {
             closer::reap(Arc::clone(&self.state), id.clone(), &served.process);
         }
@@ -261,7 +267,7 @@ impl Backend for NamespacesBackend {
 }
 
 /// Runs something that blocks off the async threads. If the caller goes away it is carried on to its end, and what
-/// it made is dropped, which cleans up.
+/// it made is dropped, which cleans up: a sandbox that was not handed out ends.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> crate::error::Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moltis_backend_namespaces::{Config, NamespacesBackend};
-use moltis_sandbox::{Backend, Detection, Lifetime, Network, Setting};
+use moltis_sandbox::{Backend, Detection, Lifetime, MountMode, Network, Setting};
 
-use super::support::{Host, asked, cgroups, eventually, is_root, lasting, lives, names, sh, spec};
+use super::support::{Host, asked, cgroups, eventually, is_root, lasting, lives, mount, names, sh, spec};
 
 #[tokio::test]
 async fn a_closed_sandbox_leaves_nothing() {
@@ -218,6 +218,60 @@ async fn another_backends_folder_is_not_swept() {
     assert_eq!(host.backend.list().await.unwrap(), []);
     assert!(!dead.exists());
     assert_eq!(names(&theirs), ["host.json"]);
+}
+
+/// Processes that have this host's folders mounted.
+fn processes_of(host: &Host) -> Vec<String> {
+    let home = host.path("home");
+    let home = home.to_str().unwrap();
+    names("/proc".as_ref())
+        .into_iter()
+        .filter(|name| name.parse::<u32>().is_ok())
+        .filter(|pid| {
+            let mounts = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+            mounts.lines().any(|line| line.split(' ').nth(3).is_some_and(|root| root.ends_with(home)))
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_opening_that_is_given_up_leaves_nothing() {
+    let host = Arc::new(Host::new());
+    let workspace = host.folder("home");
+    // How long one takes here.
+    let start = std::time::Instant::now();
+    host.open(&spec("measured")).await.close().await.unwrap();
+    let whole = start.elapsed();
+    let mut handed_out = 0;
+    for number in 0..50_u32 {
+        let mut with = lasting(&format!("s{number}"));
+        with.limits.pids = Some(Setting::built_in(100));
+        with.workspace = Some(asked(mount(&workspace, "/workspace", MountMode::Ro)));
+        let id = with.id();
+        let mut opening = Box::pin(host.backend.open(&with));
+        // Moments spread over the whole of it, and a little beyond; never twice the same.
+        let moment = whole * number / 40;
+        match tokio::time::timeout(moment, &mut opening).await {
+            Ok(sandbox) => {
+                handed_out += 1;
+                sandbox.unwrap().close().await.unwrap();
+            }
+            Err(_) => {
+                // Let it come to its end unseen, for half of them: then it is the answer that is dropped.
+                if number % 2 == 0 {
+                    std::thread::sleep(whole);
+                }
+                drop(opening);
+            }
+        }
+        let gone = || host.left_behind().is_empty() && cgroups(id.as_str()).is_empty();
+        let start = std::time::Instant::now();
+        while !gone() || !processes_of(&host).is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(2), "{number}: {:?}", host.left_behind());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+    assert!(handed_out < 50);
 }
 
 #[tokio::test]

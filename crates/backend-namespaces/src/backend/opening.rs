@@ -12,6 +12,7 @@ use moltis_sandbox::{Lifetime, Network, SandboxId, SandboxSpec};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::State;
+use super::aside::Aside;
 use crate::caller::owner_inside;
 use crate::error::{Error, Result};
 use crate::launch::{self, Child, Descriptors};
@@ -34,7 +35,7 @@ pub enum Prepared {
     Opening(Box<Opening>),
 }
 
-/// A sandbox that serves.
+/// A sandbox that serves. Dropping a new one ends it, unless it was claimed.
 pub struct Served {
     /// Its PID 1.
     pub process: Process,
@@ -42,6 +43,36 @@ pub struct Served {
     pub transport: UnixTransport,
     /// The write end of its lifeline.
     pub lifeline: Option<OwnedFd>,
+    /// What is in the opener's hands of a new one.
+    pub unclaimed: Option<Aside<Unclaimed>>,
+}
+
+/// A new sandbox that nobody has taken yet. Dropping it ends the sandbox and removes all of it, which blocks; the order
+/// of the fields is the order of that.
+pub struct Unclaimed {
+    process: Option<Process>,
+    group: OwnGroup,
+    folder: Folder,
+}
+
+impl Unclaimed {
+    /// Leaves the sandbox to whoever has its handle, or to itself.
+    pub fn claim(mut self) {
+        self.process = None;
+        self.group.0 = None;
+        self.folder.keep(true);
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        let Some(process) = self.process.take() else { return };
+        process.kill();
+        if !process.wait_briefly() {
+            // The sweep tries again, once it has ended.
+            self.folder.keep(true);
+        }
+    }
 }
 
 /// A sandbox whose sources are judged and whose folder is held.
@@ -207,19 +238,13 @@ impl Launched {
     /// # Errors
     /// What went wrong in the child; it is gone then.
     pub fn go(self) -> Result<Served> {
-        let Self { child, mut group, mut folder, lifeline, .. } = self;
-        let process = child.go()?;
-        let transport = match UnixTransport::open(folder.handle(), SOCKET, process.pid()) {
-            Ok(transport) => transport,
-            Err(error) => {
-                process.kill();
-                process.wait_briefly();
-                return Err(Error::Judged(error.into()));
-            }
-        };
-        folder.keep(true);
-        group.0 = None;
-        Ok(Served { process, transport, lifeline })
+        let Self { child, group, folder, lifeline, .. } = self;
+        let unclaimed = Unclaimed { process: Some(child.go()?), group, folder };
+        let known = unclaimed.process.as_ref().ok_or(Error::Died)?;
+        let process = known.try_clone().map_err(Error::system("a process cannot be watched"))?;
+        let transport = UnixTransport::open(unclaimed.folder.handle(), SOCKET, process.pid())
+            .map_err(|error| Error::Judged(error.into()))?;
+        Ok(Served { process, transport, lifeline, unclaimed: Some(Aside::new(unclaimed)) })
     }
 }
 
