@@ -10,6 +10,9 @@ use rustix::io::Errno;
 
 use super::GUEST;
 
+/// Lowest number of the descriptor: above those that launched programs are given.
+const LOWEST: i32 = 10;
+
 /// A sealed memory file that holds the guest binary: nobody can change it, whoever inherits it. Made at the first
 /// call; takes about a millisecond then.
 ///
@@ -43,7 +46,8 @@ fn make() -> io::Result<OwnedFd> {
         Err(Errno::INVAL) => rustix::fs::fcntl_add_seals(&file, seals),
         other => other,
     }?;
-    Ok(file.into())
+    // A low number may be one that is given to another file on the way to the program, which is then gone.
+    Ok(rustix::io::fcntl_dupfd_cloexec(&file, LOWEST)?)
 }
 
 #[cfg(test)]
@@ -56,6 +60,8 @@ mod tests {
     fn it_is_one_file_that_nobody_can_change() {
         let file = memfd().unwrap();
         assert_eq!(file.as_raw_fd(), memfd().unwrap().as_raw_fd());
+        assert!(file.as_raw_fd() >= LOWEST);
+        assert!(rustix::io::fcntl_getfd(file).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
         assert_eq!(rustix::io::pwrite(file, b"x", 0), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(file, 0), Err(Errno::PERM));
         let mut start = [0; 4];

@@ -144,7 +144,8 @@ impl Drop for Helper {
 /// Spawns the helper with `control` as [`CONTROL_FD`], `/dev/null` as its standard streams, no environment, and no
 /// signal blocked or ignored, in a session of its own.
 fn posix_spawn(guest: BorrowedFd<'_>, control: &OwnedFd) -> io::Result<libc::pid_t> {
-    // The kernel looks this up in the new process, which has not yet lost the descriptor.
+    // The kernel looks this up in the new process, which still has the descriptor: its number is above those that the
+    // actions below replace.
     let path = CString::new(format!("/proc/self/fd/{}", guest.as_raw_fd())).map_err(io::Error::other)?;
     let argv = [c"moltis-guest".as_ptr().cast_mut(), c"launch".as_ptr().cast_mut(), std::ptr::null_mut()];
     let envp = [std::ptr::null_mut()];
