@@ -53,6 +53,7 @@ pub fn clone_handed(plan: &Plan, sources: &[OwnedFd]) -> Result<Vec<OwnedFd>, Fa
 
 /// A user namespace that maps `owner` to `outside` and nothing else. A process is needed to have one.
 fn user_namespace(owner: Owner, outside: Owner) -> Result<OwnedFd, Fault> {
+    let parent = std::process::id();
     // SAFETY: a fork with a new user namespace; the process has one thread, and the child only waits to be killed.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_NEWUSER | libc::SIGCHLD, 0, 0, 0, 0) };
     match pid {
@@ -60,6 +61,10 @@ fn user_namespace(owner: Owner, outside: Owner) -> Result<OwnedFd, Fault> {
             // SAFETY: asks for a signal at the parent's death, and waits.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                // The parent may have ended before that took hold.
+                if libc::getppid().unsigned_abs() != parent {
+                    libc::_exit(1);
+                }
                 loop {
                     libc::pause();
                 }
