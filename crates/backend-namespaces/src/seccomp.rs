@@ -1,5 +1,6 @@
 //! The system call filters of a sandbox: Docker's default allow-list for a process without capabilities, less what
-//! SECURITY 2 takes away. Compiled once per process on the host, handed to the guest as plain programs.
+//! lets a process reach deeper into the kernel, or out of the sandbox, than its commands need. Compiled once per process
+//! on the host, handed to the guest as plain programs.
 
 mod calls;
 #[cfg(test)]

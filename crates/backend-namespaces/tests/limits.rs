@@ -13,7 +13,7 @@ async fn guarantees(host: &Host) -> Guarantees {
     }
 }
 
-/// Whether something keeps the limit here; law 1 lets the runtime refuse it otherwise.
+/// Whether something keeps the limit here; otherwise the runtime refuses it.
 fn kept(promise: &Promise) -> bool {
     if let Promise::NotEnforced(reason) = promise {
         eprintln!("not tried: {reason}");

@@ -1,4 +1,4 @@
-//! What may not be shown in a sandbox (SECURITY 6), refused by name.
+//! What may not be shown in a sandbox, because it gives away the host or Moltis itself: refused by name.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,8 +1,8 @@
 //! The lists behind the filters.
 //!
 //! Source of the first: what Docker's default profile leaves to a process without capabilities on kernels from 4.8 on
-//! (`ptrace` and `process_vm_*` therefore included; the agent is out of their reach, it is not dumpable and not in the
-//! commands' Landlock domain), without io_uring, and with the later calls that only do what older ones do.
+//! (`ptrace` and `process_vm_*` therefore included; the agent is in the commands' Landlock domain, and out of their
+//! reach because it is not dumpable), without io_uring, and with the later calls that only do what older ones do.
 
 use std::ops::Range;
 
