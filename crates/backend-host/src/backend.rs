@@ -249,28 +249,29 @@ impl Host {
             .await?
         };
         let mut folder = RunFolder::make(&config.data_dir, &id).await?;
-        let (mut opening, plan, found) = {
+        let (mut opening, plan, found, unrecorded) = {
             let data_dir = config.data_dir.clone();
             blocking(move || {
                 let found = folder.record().and_then(|record| Some((record.process.find()?, record)));
-                if found.is_none() && folder.listener().is_none() {
-                    folder.keep(false);
-                }
+                let unrecorded = if found.is_none() { unrecorded(&folder) } else { None };
+                folder.keep(found.is_some() || unrecorded.is_some());
                 let ephemeral = spec.lifetime == Lifetime::Ephemeral;
                 let opening = Opening::begin(&data_dir, &spec.id(), ephemeral, folder)?;
                 let plan = plan(name, &data_dir, &spec, judged, shell)?;
-                Ok((opening, plan, found))
+                Ok((opening, plan, found, unrecorded))
             })
             .await?
         };
         if let Some((agent, record)) = found {
             let held = Held { data_dir: config.data_dir, id, record, agent };
-            if let Some(sandbox) = self.adopt(&plan, &held, opening.folder()).await? {
+            let adopted;
+            (opening, adopted) = self.adopt(&plan, &held, opening).await?;
+            if let Some(sandbox) = adopted {
                 return Ok(sandbox);
             }
             held.end(opening.folder()).await?;
-        } else {
-            end_unrecorded(opening.folder(), &id).await?;
+        } else if let Some(agent) = unrecorded {
+            end_unrecorded(opening.folder(), &agent, &id).await?;
         }
         let opening = blocking(move || {
             opening.replace()?;
@@ -281,38 +282,51 @@ impl Host {
     }
 
     /// The sandbox that runs already, if it is what the plan wants and answers.
-    async fn adopt(&self, plan: &Plan, held: &Held, folder: &RunFolder) -> Result<Option<Arc<dyn Sandbox>>> {
+    async fn adopt(
+        &self,
+        plan: &Plan,
+        held: &Held,
+        opening: Opening,
+    ) -> Result<(Opening, Option<Arc<dyn Sandbox>>)> {
         let record = &held.record;
         let same = record.backend == self.name
             && record.fingerprint == plan.fingerprint
             && record.told == plan.told()
             && record.ephemeral == plan.ephemeral;
         if !same {
-            return Ok(None);
+            return Ok((opening, None));
         }
-        let Ok(transport) = UnixTransport::open(folder.directory(), SOCKET, held.agent.pid()) else {
-            return Ok(None);
-        };
+        let agent = held.agent.clone();
+        let (mut opening, transport) = blocking(move || {
+            let transport = opening.connect(&agent);
+            Ok((opening, transport))
+        })
+        .await?;
+        let Ok(transport) = transport else { return Ok((opening, None)) };
         if moltis_agent::sandbox::status(&transport, ANSWER).await.is_err() {
-            return Ok(None);
+            return Ok((opening, None));
         }
         let mut held = held.clone();
         if record.idle_millis != plan.idle_millis {
             if moltis_agent::sandbox::configure(&transport, plan.idle_millis, ANSWER).await.is_err() {
-                return Ok(None);
+                return Ok((opening, None));
             }
             held.record.idle_millis = plan.idle_millis;
-            folder.write(&held.record)?;
+            let record = held.record.clone();
+            opening = blocking(move || opening.folder().write(&record).map(|()| opening)).await?;
         }
         let closer = Box::new(HostCloser::new(held, None));
         let sandbox =
             AgentSandbox::new(plan.id.clone(), false, plan.place.clone(), Arc::new(transport), closer);
-        Ok(Some(Arc::new(sandbox)))
+        Ok((opening, Some(Arc::new(sandbox))))
     }
 
     /// Starts the sandbox and waits until it serves.
     async fn start(&self, plan: Plan, opening: Opening) -> Result<Arc<dyn Sandbox>> {
-        let program = self.program().await?.clone();
+        let program = match self.program().await {
+            Ok(program) => program.clone(),
+            Err(error) => return blocking(move || Ok(drop(opening))).await.and(Err(error)),
+        };
         let (backend, fingerprint, told) = (self.name, plan.fingerprint.clone(), plan.told());
         let (ephemeral, idle_millis) = (plan.ephemeral, plan.idle_millis);
         let record = move |agent: &Agent| {
@@ -377,23 +391,41 @@ impl Host {
 
     async fn remove(&self, id: &SandboxId) -> Result<()> {
         let Some(folder) = RunFolder::find(&self.config.data_dir, id).await? else { return Ok(()) };
-        match folder.record() {
-            Some(record) if record.backend != self.name => return Ok(()),
-            Some(record) => {
-                if let Some(agent) = record.process.find() {
+        let (folder, record, agent) = blocking(move || {
+            let record = folder.record();
+            let agent = match &record {
+                Some(record) => record.process.find(),
+                None => unrecorded(&folder),
+            };
+            Ok((folder, record, agent))
+        })
+        .await?;
+        let ephemeral = match (record, agent) {
+            (Some(record), _) if record.backend != self.name => return Ok(()),
+            (Some(record), agent) => {
+                let ephemeral = record.ephemeral;
+                if let Some(agent) = agent {
                     let data_dir = self.config.data_dir.clone();
-                    let held = Held { data_dir, id: id.clone(), record: record.clone(), agent };
-                    held.end(&folder).await?;
+                    Held { data_dir, id: id.clone(), record, agent }.end(&folder).await?;
                 }
-                if record.ephemeral {
-                    let (data_dir, id) = (self.config.data_dir.clone(), id.clone());
-                    blocking(move || scratch::remove(&data_dir, &id)).await?;
-                }
+                ephemeral
             }
-            None => end_unrecorded(&folder, id).await?,
-        }
-        folder.clear();
-        Ok(())
+            (None, agent) => {
+                if let Some(agent) = agent {
+                    end_unrecorded(&folder, &agent, id).await?;
+                }
+                false
+            }
+        };
+        let (data_dir, id) = (self.config.data_dir.clone(), id.clone());
+        blocking(move || {
+            if ephemeral {
+                scratch::remove(&data_dir, &id)?;
+            }
+            folder.clear();
+            Ok(())
+        })
+        .await
     }
 }
 
@@ -411,13 +443,15 @@ async fn whole<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
     task.await.map_err(|_| Error::ShuttingDown)?
 }
 
-/// Ends an agent that listens here though nothing is written down of it: its opener died in between.
-async fn end_unrecorded(folder: &RunFolder, id: &SandboxId) -> Result<()> {
-    let Some(pid) = folder.listener() else { return Ok(()) };
-    let Some(agent) = Identity::of(pid).ok().and_then(|identity| identity.find()) else { return Ok(()) };
-    let transport = UnixTransport::open(folder.directory(), SOCKET, pid)?;
+/// An agent that listens here though nothing is written down of it: its opener died in between. Blocks.
+fn unrecorded(folder: &RunFolder) -> Option<Agent> {
+    Identity::of(folder.listener()?).ok()?.find()
+}
+
+async fn end_unrecorded(folder: &RunFolder, agent: &Agent, id: &SandboxId) -> Result<()> {
+    let transport = UnixTransport::open(folder.directory(), SOCKET, agent.pid())?;
     let _ = moltis_agent::sandbox::shutdown(&transport, ANSWER).await;
-    end(&agent, id).await
+    end(agent, id).await
 }
 
 /// What file tools may reach besides the scratch folder: the workspace and managed files.
@@ -474,4 +508,49 @@ fn plan(
         limits,
         cwd,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use moltis_sandbox::{Command, ExecRequest, SessionKey};
+
+    use super::*;
+    use crate::error::tests::MUST_NOT_BLOCK;
+
+    #[test]
+    fn nothing_blocks_the_async_threads() {
+        let temp = tempfile::tempdir().unwrap();
+        let config = Config { data_dir: temp.path().join("data"), config_dir: None };
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        // One thread for all tasks, which is told so by the first; what may block has threads of its own.
+        let runtime = builder.worker_threads(1).enable_all().build().unwrap();
+        let tasks = async move {
+            MUST_NOT_BLOCK.set(true);
+            let backend = RestrictedHostBackend::new(config.clone());
+            backend.detect().await;
+            let key = format!("blocks {}", std::process::id());
+            let mut spec =
+                SandboxSpec::new(SessionKey::new(key).unwrap(), Lifetime::Idle(Duration::from_secs(60)));
+            backend.open(&spec).await.unwrap();
+            spec.lifetime = Lifetime::Idle(Duration::from_secs(50));
+            let adopted = backend.open(&spec).await.unwrap();
+            assert!(!adopted.is_new());
+            adopted.exec(ExecRequest::new(Command::Shell("exit".into()))).await.unwrap();
+            assert_eq!(backend.list().await.unwrap().len(), 1);
+            spec.lifetime = Lifetime::Ephemeral;
+            let replaced = backend.open(&spec).await.unwrap();
+            assert!(replaced.is_new());
+            replaced.close().await.unwrap();
+            drop(backend.open(&spec).await.unwrap());
+            backend.open(&spec).await.unwrap();
+            backend.remove(&spec.id()).await.unwrap();
+            // One that cannot start.
+            let broken = Host::new(BackendName::RestrictedHost, config);
+            broken.program.set(Program::missing()).ok().unwrap();
+            assert!(Host::open_whole(&Arc::new(broken), &spec).await.is_err());
+            assert_eq!(std::fs::read_dir(temp.path().join("data/run-host")).unwrap().count(), 0);
+        };
+        let task = runtime.spawn(tasks);
+        runtime.block_on(task).unwrap();
+    }
 }

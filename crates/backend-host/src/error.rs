@@ -86,9 +86,25 @@ impl From<Error> for SandboxError {
     }
 }
 
+/// Said by what blocks. In unit tests, a thread that must not block fails here.
+pub(crate) fn blocks() {
+    #[cfg(test)]
+    assert!(!tests::MUST_NOT_BLOCK.get(), "this blocks an async thread");
+}
+
 /// Runs what blocks off the async threads.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::ShuttingDown)?
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Whether this thread runs async tasks that must go on.
+        pub static MUST_NOT_BLOCK: Cell<bool> = const { Cell::new(false) };
+    }
 }

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::error::{Error, Result, blocking};
+use crate::error::{Error, Result, blocking, blocks};
 use crate::record::Record;
 use crate::scratch;
 
@@ -101,6 +101,7 @@ impl RunFolder {
     }
 
     fn attempt(data_dir: &Path, id: SandboxId, make: bool) -> Result<Attempt> {
+        blocks();
         let run = run_dir(data_dir);
         let broken = |path: &Path, errno: Errno| Error::Folder(path.to_owned(), errno.into());
         if make {
@@ -170,6 +171,7 @@ impl RunFolder {
     /// # Errors
     /// When the disk is full or the folder is gone.
     pub fn write(&self, record: &Record) -> Result<()> {
+        blocks();
         let broken = |e: io::Error| Error::Folder(self.path.clone(), e);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.handle, NEW_RECORD, flags, Mode::RUSR | Mode::WUSR)
@@ -202,6 +204,7 @@ impl RunFolder {
     }
 
     fn unlink(&self, name: &str) -> rustix::io::Result<()> {
+        blocks();
         match rustix::fs::unlinkat(&self.handle, name, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
             other => other,
@@ -226,6 +229,7 @@ impl RunFolder {
 
     /// Process id of whoever listens on the socket here, if anybody does.
     pub fn listener(&self) -> Option<u32> {
+        blocks();
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let there = rustix::fs::openat(&self.handle, SOCKET, flags, Mode::empty()).ok()?;
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", there.as_raw_fd())).ok()?;
@@ -345,6 +349,7 @@ fn is_marked(folder: &OwnedFd) -> bool {
 }
 
 fn read_record(folder: &OwnedFd) -> Option<Record> {
+    blocks();
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(folder, RECORD, flags, Mode::empty()).ok()?;
     let mut bytes = Vec::new();

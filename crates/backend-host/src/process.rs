@@ -13,6 +13,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::error::blocks;
+
 /// A running agent, held by a handle of the process itself.
 #[derive(Clone, Debug)]
 pub struct Agent {
@@ -105,11 +107,12 @@ impl Agent {
 }
 
 /// Starts `program` in a session of its own, with an empty environment, `/` as its directory, `/dev/null` as its
-/// standard streams, and those `descriptors` (all above 2) under the same numbers. Nothing of this process is copied.
+/// standard streams, and those `descriptors` (all above 2) under the same numbers. Nothing of this process is copied. Blocks until it executes.
 ///
 /// # Errors
 /// What the kernel says. Nothing runs then.
 pub fn spawn(program: &CStr, arguments: &[CString], descriptors: &[BorrowedFd<'_>]) -> io::Result<Agent> {
+    blocks();
     let mut actions = Actions::new()?;
     for (number, access) in [(0, libc::O_RDONLY), (1, libc::O_WRONLY), (2, libc::O_WRONLY)] {
         actions.open(number, c"/dev/null", access)?;

@@ -25,16 +25,18 @@ impl Program {
     /// # Errors
     /// When it can be executed in neither way.
     pub async fn find(data_dir: &Path) -> Result<Self> {
-        let in_memory = blocking(|| Self::in_memory().map_err(Error::Program)).await;
-        if let Ok(program) = in_memory
-            && program.runs().await.is_ok()
-        {
-            return Ok(program);
-        }
         let cache = data_dir.join("cache");
-        let program = blocking(move || Self::on_disk(&cache).map_err(Error::Program)).await?;
-        program.runs().await.map_err(Error::Program)?;
-        Ok(program)
+        blocking(move || {
+            if let Ok(program) = Self::in_memory()
+                && program.runs().is_ok()
+            {
+                return Ok(program);
+            }
+            let program = Self::on_disk(&cache).map_err(Error::Program)?;
+            program.runs().map_err(Error::Program)?;
+            Ok(program)
+        })
+        .await
     }
 
     /// What to execute.
@@ -56,12 +58,12 @@ impl Program {
         Ok(Self(CString::new(path.as_os_str().as_bytes())?))
     }
 
-    async fn runs(&self) -> io::Result<()> {
+    fn runs(&self) -> io::Result<()> {
         // Without arguments it says how it is used, and ends.
         let agent = process::spawn(&self.0, &[], &[])?;
-        if !agent.ends_within(TRIAL).await {
+        if !agent.wait(TRIAL) {
             agent.kill();
-            let _ = agent.ends_within(TRIAL).await;
+            agent.wait(TRIAL);
         }
         agent.reap();
         Ok(())
@@ -72,12 +74,19 @@ impl Program {
 mod tests {
     use super::*;
 
+    impl Program {
+        /// One that is not there.
+        pub fn missing() -> Self {
+            Self(c"/nonexistent".to_owned())
+        }
+    }
+
     #[tokio::test]
     async fn both_ways_run() {
         let temp = tempfile::tempdir().unwrap();
-        Program::in_memory().unwrap().runs().await.unwrap();
+        Program::in_memory().unwrap().runs().unwrap();
         let on_disk = Program::on_disk(&temp.path().join("cache")).unwrap();
-        on_disk.runs().await.unwrap();
+        on_disk.runs().unwrap();
         assert!(Program::find(temp.path()).await.unwrap().path().to_bytes().starts_with(b"/proc/self/fd/"));
     }
 }

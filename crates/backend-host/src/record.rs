@@ -6,6 +6,7 @@ use moltis_sandbox::BackendName;
 use rustix::process::{Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::error::blocks;
 use crate::process::Agent;
 
 /// Version of the form. A record of another version is treated as an agent that is not there.
@@ -97,6 +98,7 @@ fn boot() -> io::Result<String> {
 
 /// Start time of a process: the 22nd field of its `stat`, the 20th after its name in parentheses.
 fn started(pid: u32) -> io::Result<u64> {
+    blocks();
     let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
     let broken = || io::Error::from(io::ErrorKind::InvalidData);
     let name_end = stat.iter().rposition(|byte| *byte == b')').ok_or_else(broken)?;

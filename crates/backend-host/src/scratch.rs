@@ -8,7 +8,7 @@ use moltis_sandbox::SandboxId;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, blocks};
 use crate::folder::private;
 
 /// Attempts at emptying a folder that something else may still be filling.
@@ -23,6 +23,7 @@ fn parent(data_dir: &Path) -> PathBuf {
 /// # Errors
 /// When it cannot be made, or is not ours.
 pub fn make(data_dir: &Path, id: &SandboxId) -> Result<PathBuf> {
+    blocks();
     let parent = parent(data_dir);
     let path = parent.join(id.as_str());
     std::fs::create_dir_all(data_dir.join("sandbox")).map_err(|e| Error::Folder(parent.clone(), e))?;
@@ -41,6 +42,7 @@ pub fn make(data_dir: &Path, id: &SandboxId) -> Result<PathBuf> {
 /// # Errors
 /// When something in it cannot be removed, such as a file that was made immutable.
 pub fn remove(data_dir: &Path, id: &SandboxId) -> Result<()> {
+    blocks();
     let parent = parent(data_dir);
     let removed = || -> rustix::io::Result<()> {
         let folder = private(rustix::fs::CWD, &parent, false)?;
