@@ -24,6 +24,7 @@ use crate::folder::{self, RunFolder, SOCKET};
 use crate::opening::{Launched, Opening};
 use crate::process::Agent;
 use crate::program::Program;
+use crate::protected::{self, Protected};
 use crate::record::{Identity, Record};
 use crate::roots::Root;
 use crate::{environment, guarantees, rlimits, scratch};
@@ -456,11 +457,12 @@ async fn end_unrecorded(folder: &RunFolder, agent: &Agent, id: &SandboxId) -> Re
 
 /// What file tools may reach besides the scratch folder: the workspace and managed files.
 fn judge(config: &Config, spec: &SandboxSpec) -> Result<Judged> {
-    let closed: Vec<_> =
-        [Some(config.data_dir.as_path()), config.config_dir.as_deref()].into_iter().flatten().collect();
-    let home = std::env::var_os("HOME").map(PathBuf::from);
     let workspace = match &spec.workspace {
-        Some(workspace) => Some(Root::workspace(&workspace.value, &closed, home.as_deref())?),
+        Some(workspace) => {
+            let protected =
+                Protected::new(&config.data_dir, config.config_dir.as_deref(), &protected::homes());
+            Some(Root::workspace(&workspace.value, &protected)?)
+        }
         None => None,
     };
     let files = match &spec.managed_files {

@@ -32,15 +32,28 @@ pub enum Error {
     /// The sandbox could not be ended.
     #[error("processes of the sandbox {0} are still there")]
     NotEnded(SandboxId),
+    /// The workspace is not named by an absolute path.
+    #[error("the workspace {} is not an absolute path", .0.display())]
+    WorkspaceRelative(PathBuf),
     /// The workspace is not there.
+    #[error("the workspace {} does not exist", .0.display())]
+    WorkspaceMissing(PathBuf),
+    /// The workspace cannot be opened.
     #[error("the workspace {} cannot be opened", .0.display())]
-    WorkspaceMissing(PathBuf, #[source] io::Error),
-    /// The workspace is something else than a directory, or not named by an absolute path.
-    #[error("the workspace {} is not a directory with an absolute path", .0.display())]
+    WorkspaceUnreadable(PathBuf, #[source] io::Error),
+    /// The workspace is something else than a directory.
+    #[error("the workspace {} is not a directory", .0.display())]
     WorkspaceKind(PathBuf),
     /// The workspace is a folder that must not be one.
-    #[error("the workspace {} {}", .0.display(), .1)]
-    WorkspaceRefused(PathBuf, String),
+    #[error("the workspace {} is refused: it {relation} {what}", path.display())]
+    WorkspaceRefused {
+        /// Its real path.
+        path: PathBuf,
+        /// `is`, `contains` or `lies in`.
+        relation: &'static str,
+        /// What is protected, in words and by name.
+        what: String,
+    },
     /// Work that blocks could not be done, since the runtime is shutting down.
     #[error("the runtime is shutting down")]
     ShuttingDown,
@@ -73,13 +86,27 @@ impl From<Error> for SandboxError {
             Error::NotEnded(_) => Self::Unavailable(
                 say("sandbox-not-ended").fix("look for processes that the kernel holds (state D in `ps`)"),
             ),
-            Error::WorkspaceMissing(_, cause) => {
-                Self::Invalid(say("workspace-missing").cause(cause).fix("name a directory that exists"))
+            Error::WorkspaceRelative(_) => {
+                Self::Invalid(say("workspace-relative").fix("name it by its absolute path"))
             }
-            Error::WorkspaceKind(_) => Self::Invalid(say("workspace-kind").fix("name a directory")),
-            Error::WorkspaceRefused(..) => {
-                Self::Refused(say("workspace-refused").fix("name the project's own folder"))
-            }
+            Error::WorkspaceMissing(path) => Self::Invalid(
+                say("workspace-missing")
+                    .fix(format!("make it (`mkdir -p {}`) or name another", path.display())),
+            ),
+            Error::WorkspaceUnreadable(_, cause) => Self::Invalid(
+                say("workspace-unreadable")
+                    .cause(cause)
+                    .fix("name one that this user may open, or change its permissions"),
+            ),
+            Error::WorkspaceKind(_) => Self::Invalid(say("workspace-not-directory").fix("name a directory")),
+            Error::WorkspaceRefused { relation, .. } => Self::Refused(
+                say("workspace-refused")
+                    .cause("a sandbox that sees it could read secrets or reach around its walls")
+                    .fix(match relation {
+                        "contains" | "is" => "name a folder below it that holds only what the commands need",
+                        _ => "copy what the commands need to a folder elsewhere and name that",
+                    }),
+            ),
             Error::ShuttingDown => Self::Unavailable(say("shutting-down")),
             Error::Agent(error) => error.into(),
         }

@@ -23,6 +23,7 @@ mod guarantees;
 mod opening;
 mod process;
 mod program;
+mod protected;
 mod record;
 mod rlimits;
 mod roots;

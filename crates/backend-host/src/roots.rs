@@ -2,8 +2,8 @@
 //! what a request names, and goes by where the opened object really lies.
 
 use std::ffi::OsString;
-use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use moltis_sandbox::{Mount, MountMode};
@@ -11,9 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-
-/// Folders of the system that are no workspace, nor is anything in them.
-const SYSTEM: [&str; 4] = ["/proc", "/sys", "/dev", "/run"];
+use crate::protected::Protected;
 
 /// A folder that file tools may reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,52 +27,31 @@ impl Root {
     /// # Errors
     /// When it cannot be opened.
     pub fn ours(path: &Path, mode: MountMode) -> Result<Self> {
-        Self::open(path, mode).map_err(|errno| Error::Folder(path.to_owned(), errno.into()))
+        let real = open(path).and_then(real_path);
+        let path = real.map_err(|errno| Error::Folder(path.to_owned(), errno.into()))?;
+        Ok(Self { path, mode })
     }
 
-    /// The named workspace. `closed` are folders of ours that it may not be, contain or lie in.
+    /// The named workspace.
     ///
     /// # Errors
     /// When it is not there, no directory, or a folder that must not be a workspace.
-    pub fn workspace(mount: &Mount, closed: &[&Path], home: Option<&Path>) -> Result<Self> {
+    pub fn workspace(mount: &Mount, protected: &Protected) -> Result<Self> {
         let named = || mount.source.clone();
-        if !mount.source.is_absolute() {
-            return Err(Error::WorkspaceKind(named()));
+        if !mount.source.is_absolute() || mount.source.as_os_str().as_bytes().contains(&0) {
+            return Err(Error::WorkspaceRelative(named()));
         }
-        let root = Self::open(&mount.source, mount.mode).map_err(|errno| match errno {
+        let unreadable = |errno: Errno| Error::WorkspaceUnreadable(named(), errno.into());
+        let handle = open(&mount.source).map_err(|errno| match errno {
+            Errno::NOENT => Error::WorkspaceMissing(named()),
             Errno::NOTDIR => Error::WorkspaceKind(named()),
-            errno => Error::WorkspaceMissing(named(), errno.into()),
+            errno => unreadable(errno),
         })?;
-        let refuse = |why: String| Error::WorkspaceRefused(named(), why);
-        let path = &root.path;
-        if path == Path::new("/") {
-            return Err(refuse("is the whole machine".into()));
+        let path = real_path(&handle).map_err(unreadable)?;
+        match protected.refuses(&path, &handle) {
+            Some((relation, what)) => Err(Error::WorkspaceRefused { path, relation, what: what.to_owned() }),
+            None => Ok(Self { path, mode: mount.mode }),
         }
-        if home.and_then(|home| home.canonicalize().ok()).is_some_and(|home| home == *path) {
-            return Err(refuse("is the home folder".into()));
-        }
-        for folder in SYSTEM {
-            if path.starts_with(folder) {
-                return Err(refuse(format!("is or lies in {folder}")));
-            }
-        }
-        for folder in closed {
-            let real = folder.canonicalize().unwrap_or_else(|_| folder.to_path_buf());
-            if path.starts_with(&real) || real.starts_with(path) {
-                return Err(refuse(format!(
-                    "is, contains or lies in {}, a folder of Moltis",
-                    real.display()
-                )));
-            }
-        }
-        Ok(root)
-    }
-
-    fn open(path: &Path, mode: MountMode) -> rustix::io::Result<Self> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let handle = rustix::fs::open(path, flags, Mode::empty())?;
-        let real = rustix::fs::readlink(format!("/proc/self/fd/{}", handle.as_raw_fd()), Vec::new())?;
-        Ok(Self { path: PathBuf::from(OsString::from_vec(real.into_bytes())), mode })
     }
 
     /// The agent's arguments for it.
@@ -86,6 +63,21 @@ impl Root {
         value.push(&self.path);
         ["--root".into(), value]
     }
+}
+
+fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+/// The path of an opened folder, as the kernel knows it. `STALE` for one that was removed or cannot be reached.
+fn real_path(handle: impl AsFd) -> rustix::io::Result<PathBuf> {
+    let link = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
+    let real = PathBuf::from(OsString::from_vec(rustix::fs::readlink(link, Vec::new())?.into_bytes()));
+    if !real.is_absolute() || rustix::fs::fstat(handle)?.st_nlink == 0 {
+        return Err(Errno::STALE);
+    }
+    Ok(real)
 }
 
 #[cfg(test)]
@@ -105,28 +97,52 @@ mod tests {
             std::fs::create_dir_all(&path).unwrap();
             path
         };
-        let (work, data, home) = (make("work"), make("above/data"), make("home"));
+        let (work, data, home, other_home) =
+            (make("work"), make("above/data"), make("homes/one"), make("other/home"));
         make("above/data/run");
-        make("home/project");
+        make("homes/one/project");
+        make("homes/one/.docker/run/below");
+        let protected = Protected::new(&data, None, &[home, other_home]);
         std::fs::write(base.join("file"), "").unwrap();
         std::os::unix::fs::symlink("/", base.join("link")).unwrap();
         let code = |path: &Path| -> String {
-            match Root::workspace(&mount(path), &[&data], Some(&home)) {
+            match Root::workspace(&mount(path), &protected) {
                 Ok(_) => "ok".into(),
                 Err(error) => moltis_sandbox::Error::from(error).code().to_owned(),
             }
         };
         assert_eq!(code(&work), "ok");
-        assert_eq!(code(&base.join("home/project")), "ok");
-        for refused in ["/", "/proc", "/sys/kernel", "/dev", "/run"] {
+        assert_eq!(code(&base.join("homes/one/project")), "ok");
+        for refused in ["/", "/proc", "/sys/kernel", "/dev", "/run", "/proc/self/fd"] {
             assert_eq!(code(Path::new(refused)), "workspace-refused", "{refused}");
         }
-        for refused in ["link", "above", "above/data", "above/data/run", "home", "home/../home"] {
+        for refused in [
+            "link",
+            "above",
+            "above/data",
+            "above/data/run",
+            "homes/one",
+            "homes/one/../one",
+            "homes",
+            "other/home",
+            "other",
+            "",
+            "homes/one/.docker",
+            "homes/one/.docker/run",
+            "homes/one/.docker/run/below",
+        ] {
             assert_eq!(code(&base.join(refused)), "workspace-refused", "{refused}");
         }
-        assert_eq!(code(&base.join("file")), "workspace-kind");
+        assert_eq!(code(&base.join("file")), "workspace-not-directory");
+        assert_eq!(code(&base.join("file/below")), "workspace-not-directory");
         assert_eq!(code(&base.join("none")), "workspace-missing");
-        assert_eq!(code(Path::new("relative")), "workspace-kind");
+        assert_eq!(code(Path::new("relative")), "workspace-relative");
+        let refused = Root::workspace(&mount(&base.join("homes")), &protected).unwrap_err();
+        let words = format!(
+            "the workspace {0}/homes is refused: it contains your home folder ({0}/homes/one)",
+            base.display()
+        );
+        assert_eq!(refused.to_string(), words);
     }
 
     #[test]
@@ -136,7 +152,7 @@ mod tests {
         std::fs::create_dir(&real).unwrap();
         let link = temp.path().join("link");
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        let root = Root::workspace(&mount(&link), &[], None).unwrap();
+        let root = Root::workspace(&mount(&link), &Protected::new(Path::new("/none"), None, &[])).unwrap();
         let expected = ["--root".to_owned(), format!("ro:{}", real.display())].map(OsString::from);
         assert_eq!(root.arguments(), expected);
     }
