@@ -326,7 +326,13 @@ impl Host {
     async fn start(&self, plan: Plan, opening: Opening) -> Result<Arc<dyn Sandbox>> {
         let program = match self.program().await {
             Ok(program) => program.clone(),
-            Err(error) => return blocking(move || Ok(drop(opening))).await.and(Err(error)),
+            Err(error) => {
+                let dropped = blocking(move || {
+                    drop(opening);
+                    Ok(())
+                });
+                return dropped.await.and(Err(error));
+            }
         };
         let (backend, fingerprint, told) = (self.name, plan.fingerprint.clone(), plan.told());
         let (ephemeral, idle_millis) = (plan.ephemeral, plan.idle_millis);
