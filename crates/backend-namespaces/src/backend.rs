@@ -107,7 +107,15 @@ impl NamespacesBackend {
         let mut launched = blocking(launch).await?;
         if spec.network.value == Network::Open {
             let connector = self.state.connector().ok_or_else(Connector::missing)?;
-            launched.get_mut().ok_or(Error::Died)?.connect(connector).await?;
+            if let Err(error) = launched.get_mut().ok_or(Error::Died)?.connect(connector).await {
+                // Whoever is told of it finds nothing left.
+                let end = move || {
+                    drop(launched.take());
+                    Ok(())
+                };
+                let _ = blocking(end).await;
+                return Err(error);
+            }
         }
         let served = blocking(move || launched.take().ok_or(Error::Died)?.go()).await?;
         Ok(self.hand_out(spec, true, served))

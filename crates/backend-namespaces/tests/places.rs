@@ -44,7 +44,7 @@ fn backend(data_dir: &Path) -> NamespacesBackend {
 
 #[test]
 fn a_full_data_directory_is_named() {
-    again("in_a_full_place", "-t tmpfs -o nr_inodes=2");
+    again("in_a_full_place", "-t tmpfs -o nr_inodes=2,mode=0700");
 }
 
 #[tokio::test]

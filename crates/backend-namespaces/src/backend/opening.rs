@@ -44,7 +44,7 @@ pub struct Served {
     /// The write end of its lifeline.
     pub lifeline: Option<OwnedFd>,
     /// What is in the opener's hands of a new one.
-    pub unclaimed: Option<Aside<Unclaimed>>,
+    pub unclaimed: Option<Aside<Box<Unclaimed>>>,
 }
 
 /// A new sandbox that nobody has taken yet. Dropping it ends the sandbox and removes all of it, which blocks; the order
@@ -244,7 +244,7 @@ impl Launched {
         let process = known.try_clone().map_err(Error::system("a process cannot be watched"))?;
         let transport = UnixTransport::open(unclaimed.folder.handle(), SOCKET, process.pid())
             .map_err(|error| Error::Judged(error.into()))?;
-        Ok(Served { process, transport, lifeline, unclaimed: Some(Aside::new(unclaimed)) })
+        Ok(Served { process, transport, lifeline, unclaimed: Some(Aside::new(Box::new(unclaimed))) })
     }
 }
 
