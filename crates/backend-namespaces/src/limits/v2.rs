@@ -46,21 +46,19 @@ impl Place {
             }
             Ok(Self { base: base.to_owned(), controllers, step_aside })
         };
-        // Only the true root of the hierarchy has no events; there alone processes and handed-down controllers go
-        // together.
-        if !own.join("cgroup.events").exists() {
-            return if may_manage(own) {
-                place(own, false)
-            } else {
-                Err("the caller is in the root control group, which only root may divide: log in through systemd, \
-                     or run Moltis as a service with Delegate=yes"
-                    .to_owned())
-            };
+        // Only the true root of the hierarchy has no events. It is the whole machine's, whoever may write to it: what is
+        // handed down there changes how every service is accounted.
+        if is_true_root(own) {
+            return Err(
+                "the caller is in the root control group, which is not delegated to anybody: log in through \
+                        systemd, or run Moltis as a service with Delegate=yes"
+                    .to_owned(),
+            );
         }
         // A unit with DelegateSubgroup=, or ourselves after stepping aside: the delegated group is the one above.
         if let Some(above) = own.parent().filter(|above| above.starts_with(mount)) {
             let delegated = is_delegated(above) || own.file_name().is_some_and(|name| name == ASIDE);
-            if delegated && may_manage(above) && processes(above).is_empty() {
+            if delegated && !is_true_root(above) && may_manage(above) && processes(above).is_empty() {
                 return place(above, false);
             }
         }
@@ -168,6 +166,11 @@ fn make(directory: &Path) -> Result<()> {
     }
 }
 
+/// Whether a group is the root of the hierarchy itself, and not the root of a control group namespace.
+fn is_true_root(group: &Path) -> bool {
+    !group.join("cgroup.events").exists()
+}
+
 /// Delegation means the directory and these two files (`cgroups(7)`, "Cgroup delegation containment").
 fn may_manage(group: &Path) -> bool {
     writable(group)
@@ -209,11 +212,16 @@ mod tests {
     }
 
     #[test]
-    fn the_true_root_may_hold_both() {
+    fn the_true_root_is_nobodys() {
         let mount = tempfile::tempdir().unwrap();
-        group(mount.path(), "cpu memory pids", "1\n2\n", true);
-        let found = Place::at(mount.path(), mount.path(), 2);
-        assert_eq!(found, Ok(place(mount.path(), &["cpu", "memory", "pids"], false)));
+        group(mount.path(), "cpu memory pids", "", true);
+        let reason = Place::at(mount.path(), mount.path(), 2).unwrap_err();
+        assert!(reason.contains("root control group") && reason.contains("Delegate=yes"), "{reason}");
+        // Nor is it when a group of our name is right beneath it.
+        let aside = mount.path().join(ASIDE);
+        group(&aside, "cpu memory pids", "2\n", false);
+        let found = Place::at(mount.path(), &aside, 2);
+        assert_eq!(found, Ok(place(&aside, &["cpu", "memory", "pids"], true)));
     }
 
     #[test]
@@ -241,7 +249,7 @@ mod tests {
     #[test]
     fn a_hierarchy_without_the_controllers_is_of_no_use() {
         let mount = tempfile::tempdir().unwrap();
-        group(mount.path(), "hugetlb", "1\n", true);
+        group(mount.path(), "hugetlb", "1\n", false);
         let reason = Place::at(mount.path(), mount.path(), 1).unwrap_err();
         assert!(reason.contains("none of the controllers"), "{reason}");
     }
