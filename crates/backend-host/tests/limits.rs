@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moltis_sandbox::{Origin, Sandbox, Setting, Status};
+use moltis_sandbox::{Backend, BackendName, Detection, Origin, Sandbox, SandboxSpec, Setting, Status};
 
 use crate::common::*;
 
@@ -49,4 +49,30 @@ async fn demanded_limits_are_applied() {
     busy.timeout = Some(Duration::from_secs(19));
     assert_eq!(run(&*sandbox, busy).await.outcome.status, Status::Signal(24), "SIGXCPU after a second");
     close(&here, sandbox).await;
+}
+
+#[tokio::test]
+async fn what_is_listed_is_what_the_spec_limits_and_the_page_says_the_rest() {
+    let Detection::Usable(usable) = Here::new().restricted().detect().await else { panic!("not usable") };
+    let listed = |spec: &SandboxSpec| -> Vec<String> {
+        let left = moltis_sandbox::judge(spec, BackendName::RestrictedHost, &usable.guarantees, &[]).unwrap();
+        left.into_iter()
+            .filter_map(|left| Some(left.key.strip_prefix("resource_limits.")?.to_owned()))
+            .collect()
+    };
+    let mut spec = ephemeral();
+    assert_eq!(listed(&spec), [""; 0], "rlimits that nobody asked for are not listed");
+    spec.limits.pids = Some(Setting::built_in(256));
+    assert_eq!(listed(&spec), ["pids_max"]);
+    spec.limits.memory = Some(Setting::new(1 << 30, Origin::Flag));
+    spec.limits.cpus = Some(Setting::new(1.0, Origin::File));
+    assert_eq!(listed(&spec), ["memory_limit", "cpu_quota", "pids_max"]);
+
+    let page = include_str!("../../../docs/backends/restricted-host.md");
+    let page = page.split("## Limits of `restricted-host`").nth(1).unwrap();
+    let says = ["`memory_limit` and `cpu_quota` where you set them, `pids_max` always"];
+    let defaults = ["512 MiB of private writable memory", "300 seconds", "| 256 |", "1024 open files"];
+    for words in says.into_iter().chain(defaults) {
+        assert!(page.contains(words), "the page does not say: {words}");
+    }
 }
