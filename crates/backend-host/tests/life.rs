@@ -135,8 +135,8 @@ fn agents(here: &Here) -> Vec<String> {
 
 #[test]
 fn an_opening_that_is_dropped_at_any_moment_leaves_nothing() {
-    let here = Here::new();
-    let backend = std::sync::Arc::new(here.restricted());
+    // A place for each: a later opening would sweep what an earlier one left.
+    let places: Vec<_> = (0..50).map(|_| Here::new()).collect();
     // A fixed sequence that looks random, of moments within the time that an opening takes.
     let mut number = 0x2545_f491_4f6c_dd1d_u64;
     let mut moment = || {
@@ -146,10 +146,9 @@ fn an_opening_that_is_dropped_at_any_moment_leaves_nothing() {
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let lasting_one = runtime();
-    for n in 0..50 {
-        let (backend, moment) = (std::sync::Arc::clone(&backend), moment());
-        let spec = ephemeral();
-        let opening = async move { moltis_sandbox::Backend::open(&*backend, &spec).await.map(drop) };
+    for (n, here) in places.iter().enumerate() {
+        let (backend, moment, spec) = (here.restricted(), moment(), ephemeral());
+        let opening = async move { moltis_sandbox::Backend::open(&backend, &spec).await.map(drop) };
         if n % 2 == 0 {
             let _ = lasting_one.block_on(async { tokio::time::timeout(moment, opening).await });
             continue;
@@ -160,8 +159,13 @@ fn an_opening_that_is_dropped_at_any_moment_leaves_nothing() {
         if n % 4 == 1 { ending.shutdown_background() } else { drop(ending) }
     }
     let start = Instant::now();
-    let left = || (here.run_folders(), here.scratch_folders(), agents(&here));
-    while left() != (Vec::new(), Vec::new(), Vec::new()) {
+    let left = || -> Vec<String> {
+        places
+            .iter()
+            .flat_map(|here| [here.run_folders(), here.scratch_folders(), agents(here)].concat())
+            .collect()
+    };
+    while !left().is_empty() {
         assert!(start.elapsed() < Duration::from_secs(2), "still there: {:?}", left());
         std::thread::sleep(Duration::from_millis(10));
     }
