@@ -22,8 +22,8 @@ pub type Program = Vec<u8>;
 /// The agent lives under them too. Install them last: `unshare`, `setns`, the mount family and `pivot_root` are
 /// refused afterwards. `seccomp`, `prctl` and `landlock_*` still work.
 ///
-/// What they answer: `EPERM` for what is not on the list, `ENOSYS` for `clone3` and for calls newer than the list (C
-/// libraries then fall back), and death by `SIGSYS` for calls of another architecture.
+/// What they answer: `EPERM` for what is not on the list, `ENOSYS` for `clone3`, `openat2` and calls newer than the
+/// list (programs then fall back), and death by `SIGSYS` for calls of another architecture.
 ///
 /// # Errors
 /// `Unavailable` with code `seccomp-unsupported` on an architecture without a filter.
@@ -53,6 +53,7 @@ fn filter(architecture: u32) -> Program {
     const REFUSED: u16 = libc::EPERM as u16;
     // A C library takes this as "this kernel is older" and does without; `EPERM` would be an error to it.
     const MISSING: u16 = libc::ENOSYS as u16;
+    const FCHMODAT2: i64 = 452;
     let allowed: BTreeSet<i64> = calls::allowed().collect();
     let verdict = |number: u32| match i64::from(number) {
         libc::SYS_clone3 => Verdict::Errno(MISSING),
@@ -61,6 +62,21 @@ fn filter(architecture: u32) -> Program {
         libc::SYS_personality => Verdict::OneOf(0, calls::PERSONALITIES, REFUSED),
         libc::SYS_socket | libc::SYS_socketpair => Verdict::OneOf(0, calls::FAMILIES, REFUSED),
         libc::SYS_ioctl => Verdict::NoneOf(1, calls::REFUSED_IOCTLS, REFUSED),
+        libc::SYS_openat2 => Verdict::Errno(MISSING),
+        libc::SYS_openat => Verdict::NotBoth([(2, calls::CREATE), (3, calls::SET_ID)], REFUSED),
+        libc::SYS_fchmod => Verdict::NoBit(1, calls::SET_ID, REFUSED),
+        libc::SYS_fchmodat | libc::SYS_mknodat | FCHMODAT2 => Verdict::NoBit(2, calls::SET_ID, REFUSED),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_open => Verdict::NotBoth([(1, calls::CREATE), (2, calls::SET_ID)], REFUSED),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_chmod | libc::SYS_creat | libc::SYS_mknod => Verdict::NoBit(1, calls::SET_ID, REFUSED),
+        libc::SYS_prlimit64
+        | libc::SYS_sched_setscheduler
+        | libc::SYS_sched_setparam
+        | libc::SYS_sched_setattr => Verdict::OneOf(0, calls::ITSELF, REFUSED),
+        // `PRIO_PROCESS` and `IOPRIO_WHO_PROCESS`, of the caller itself.
+        libc::SYS_setpriority => Verdict::Exactly([(0, 0), (1, 0)], REFUSED),
+        libc::SYS_ioprio_set => Verdict::Exactly([(0, 1), (1, 0)], REFUSED),
         number if allowed.contains(&number) => Verdict::Allow,
         _ => Verdict::Errno(REFUSED),
     };

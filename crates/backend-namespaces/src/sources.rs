@@ -300,7 +300,8 @@ impl Judge {
     fn is_made_for(&self, source: &Judged) -> bool {
         let Ok(below) = source.path.strip_prefix(&self.data_dir) else { return false };
         let first = below.components().next().map(|part| part.as_os_str().as_bytes().to_vec());
-        source.role.is_ours() && first.is_some_and(|first| first != b"run" && first != b"cache")
+        source.role.is_ours()
+            && first.is_some_and(|first| ![&b"run"[..], b"run-host", b"cache"].contains(&first.as_slice()))
     }
 }
 

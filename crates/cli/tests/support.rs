@@ -73,7 +73,7 @@ impl Place {
 
     /// What is left below `run` once every sandbox has ended.
     pub fn left_running(&self) -> Vec<String> {
-        names(&self.data().join("run"))
+        ["run", "run-host"].iter().flat_map(|folder| names(&self.data().join(folder))).collect()
     }
 }
 

@@ -142,8 +142,10 @@ pub fn mounts_below(folder: &Path) -> Vec<String> {
 
 /// Run folders of sandboxes that are still in a data directory.
 pub fn run_folders(data: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(data.join("run")) else { return Vec::new() };
-    entries
+    ["run", "run-host"]
+        .into_iter()
+        .filter_map(|folder| std::fs::read_dir(data.join(folder)).ok())
+        .flatten()
         .flatten()
         .filter(|e| e.file_name().to_str().is_some_and(|n| moltis_sandbox::SandboxId::parse(n).is_some()))
         .map(|e| format!("run folder {}", e.path().display()))

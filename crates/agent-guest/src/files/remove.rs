@@ -94,10 +94,19 @@ fn open(parent: impl AsFd, name: impl rustix::path::Arg + Copy) -> Result<OwnedF
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(&parent, name, flags, Mode::empty(), resolve) {
-        // Filtered or old; removing the mount point itself then fails, after what is in it.
-        Err(Errno::NOSYS) => object::directory(parent, name),
+        // Filtered, as in a sandbox, or old.
+        Err(Errno::NOSYS) => {
+            let directory = object::directory(&parent, name)?;
+            if mount_of(&directory)? == mount_of(&parent)? { Ok(directory) } else { Err(Errno::XDEV) }
+        }
         other => other,
     }
+}
+
+/// The mount that an object lies in; 0 on kernels that do not say (before 5.8).
+fn mount_of(object: impl AsFd) -> Result<u64, Errno> {
+    let flags = rustix::fs::StatxFlags::MNT_ID;
+    rustix::fs::statx(object, c"", AtFlags::EMPTY_PATH, flags).map(|found| found.stx_mnt_id)
 }
 
 fn mount_or(errno: Errno, path: &[u8]) -> moltis_agent_protocol::message::Failure {

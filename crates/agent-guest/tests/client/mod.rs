@@ -62,6 +62,9 @@ impl Agent {
         let (ready, their_ready) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let guest =
             std::env::var("MOLTIS_GUEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_moltis-guest").to_owned());
+        // By its descriptor, because another user may not be allowed to the folder that it lies in.
+        let binary = options.uid.map(|_| fs::File::open(&guest).unwrap());
+        let guest = binary.as_ref().map_or(guest, |binary| format!("/proc/self/fd/{}", binary.as_raw_fd()));
         let mut command = if options.namespaces {
             let mut command = Command::new("unshare");
             command

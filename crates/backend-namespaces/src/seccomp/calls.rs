@@ -26,6 +26,18 @@ pub const FAMILIES: &[u32] = &[1, 2, 10, 16];
 /// `TIOCSTI` and `TIOCLINUX`: both type into the terminal that a process was given.
 pub const REFUSED_IOCTLS: &[u32] = &[0x5412, 0x541c];
 
+/// `S_ISUID | S_ISGID`. A file with these bits in a mounted folder would be as good on the host, where it belongs to the
+/// caller: to root, if root runs us.
+pub const SET_ID: u32 = 0o6000;
+
+/// `O_CREAT | __O_TMPFILE`: only with these has an open a mode. `openat2` keeps both in memory, where no filter can look,
+/// and does not exist here.
+pub const CREATE: u32 = 0x40_0040;
+
+/// A priority, a scheduler or a resource limit may be changed only of the caller itself: the agent and its supervisors
+/// have the same user, and could be starved past every deadline.
+pub const ITSELF: &[u32] = &[0];
+
 /// Numbers after the last call that this list knows (`file_setattr`, Linux 6.17), the same on every architecture.
 pub const UNKNOWN: Range<i64> = 470..512;
 

@@ -139,6 +139,22 @@ fn what_is_taken_away_answers_eperm_and_would_work_without() {
         ("TIOCSTI, upper half", libc::SYS_ioctl, [bad, RUBBISH | 0x5412, 0, 0, 0, 0], false),
         ("TIOCLINUX", libc::SYS_ioctl, [bad, 0x541c, 0, 0, 0, 0], false),
         ("TIOCLINUX, upper half", libc::SYS_ioctl, [bad, RUBBISH | 0x541c, 0, 0, 0, 0], false),
+        ("fchmod u+s", libc::SYS_fchmod, [bad, 0o4755, 0, 0, 0, 0], false),
+        ("fchmod g+s, upper half", libc::SYS_fchmod, [bad, RUBBISH | 0o2755, 0, 0, 0, 0], false),
+        ("fchmodat u+s", libc::SYS_fchmodat, [bad, 0, 0o4755, 0, 0, 0], false),
+        ("fchmodat2 u+s", 452, [bad, 0, 0o4755, 0, 0, 0], false),
+        ("chmod u+s", libc::SYS_chmod, [0, 0o4755, 0, 0, 0, 0], false),
+        ("creat u+s", libc::SYS_creat, [0, 0o4755, 0, 0, 0, 0], false),
+        ("mknod u+s", libc::SYS_mknod, [0, 0o104_755, 0, 0, 0, 0], false),
+        ("mknodat u+s", libc::SYS_mknodat, [bad, 0, 0o104_755, 0, 0, 0], false),
+        ("open O_CREAT u+s", libc::SYS_open, [0, 0o100, 0o4755, 0, 0, 0], false),
+        ("openat O_CREAT u+s", libc::SYS_openat, [bad, 0, 0o100, 0o4755, 0, 0], false),
+        ("openat O_TMPFILE g+s", libc::SYS_openat, [bad, 0, 0o20_200_002, 0o2755, 0, 0], false),
+        ("prlimit of PID 1", libc::SYS_prlimit64, [1, 99, 0, 0, 0, 0], false),
+        ("scheduler of PID 1", libc::SYS_sched_setscheduler, [1, 99, 0, 0, 0, 0], false),
+        ("priority of PID 1", libc::SYS_setpriority, [9, 1, 0, 0, 0, 0], false),
+        ("priority of a user", libc::SYS_setpriority, [2, u64::from(u32::MAX), 0, 0, 0, 0], false),
+        ("io priority of PID 1", libc::SYS_ioprio_set, [9, 1, 0, 0, 0, 0], false),
         ("personality", libc::SYS_personality, [0x0040_0000, 0, 0, 0, 0, 0], false),
     ];
     for &(name, number, arguments, privileged) in cases {
@@ -147,6 +163,23 @@ fn what_is_taken_away_answers_eperm_and_would_work_without() {
             assert_ne!(call(false, number, arguments), Ended::Errno(libc::EPERM), "control of {name}");
         }
     }
+}
+
+#[test]
+fn ordinary_modes_and_own_limits_pass() {
+    let bad = u64::from(u32::MAX);
+    for (name, number, arguments) in [
+        ("fchmod", libc::SYS_fchmod, [bad, 0o1777, 0, 0, 0, 0]),
+        ("open without O_CREAT and rubbish for a mode", libc::SYS_open, [0, 0, bad, 0, 0, 0]),
+        ("openat O_CREAT", libc::SYS_openat, [bad, 0, 0o100, 0o1777, 0, 0]),
+        ("prlimit", libc::SYS_prlimit64, [0, 99, 0, 0, 0, 0]),
+        ("setpriority", libc::SYS_setpriority, [0, 0, 0, 0, 0, 0]),
+        ("ioprio_set", libc::SYS_ioprio_set, [1, 0, 0, 0, 0, 0]),
+    ] {
+        assert_ne!(call(true, number, arguments), Ended::Errno(libc::EPERM), "{name}");
+        assert_eq!(call(true, number, arguments), call(false, number, arguments), "{name}");
+    }
+    assert_eq!(call(true, libc::SYS_openat2, [bad, 0, 0, 0, 0, 0]), Ended::Errno(libc::ENOSYS));
 }
 
 #[test]
@@ -183,7 +216,6 @@ fn what_programs_need_passes() {
         ("TCGETS", libc::SYS_ioctl, [u64::MAX, 0x5401, 0, 0, 0, 0], libc::EBADF),
         ("personality query", libc::SYS_personality, [0xffff_ffff, 0, 0, 0, 0, 0], 0),
         ("close_range", libc::SYS_close_range, [1 << 20, 1 << 21, 0, 0, 0, 0], 0),
-        ("openat2", libc::SYS_openat2, [0, 0, 0, 0, 0, 0], libc::EINVAL),
         ("renameat2", libc::SYS_renameat2, [0, 0, 0, 0, u64::MAX, 0], libc::EINVAL),
         ("faccessat2", libc::SYS_faccessat2, [0, 0, 0, u64::MAX, 0, 0], libc::EINVAL),
         ("fchmodat2", 452, [0, 0, 0, u64::MAX, 0, 0], libc::EINVAL),

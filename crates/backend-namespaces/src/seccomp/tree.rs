@@ -36,6 +36,10 @@ pub enum Verdict {
     NoneOf(u8, &'static [u32], u16),
     /// It fails with the error number if the argument has any of these bits, else it is made.
     NoBit(u8, u32, u16),
+    /// It fails with the error number if each of the two arguments has any of its bits, else it is made.
+    NotBoth([(u8, u32); 2], u16),
+    /// It is made if each of the two arguments is its value, else it fails with the error number.
+    Exactly([(u8, u32); 2], u16),
 }
 
 /// One instruction: `struct sock_filter`.
@@ -131,6 +135,22 @@ fn answer(verdict: Verdict) -> Vec<Instruction> {
         Verdict::NoBit(argument, bits, errno) => {
             vec![load(argument), Instruction::new(IF_ANY_BIT, 1, 0, bits), allow, fail(errno)]
         }
+        Verdict::NotBoth([(first, these), (second, those)], errno) => vec![
+            load(first),
+            Instruction::new(IF_ANY_BIT, 0, 2, these),
+            load(second),
+            Instruction::new(IF_ANY_BIT, 1, 0, those),
+            allow,
+            fail(errno),
+        ],
+        Verdict::Exactly([(first, this), (second, that)], errno) => vec![
+            load(first),
+            Instruction::new(IF_EQUAL, 0, 2, this),
+            load(second),
+            Instruction::new(IF_EQUAL, 1, 0, that),
+            fail(errno),
+            allow,
+        ],
     }
 }
 
@@ -171,12 +191,14 @@ mod tests {
             5 => Verdict::NoneOf(1, &[7, 9], 1),
             6 | 7 => Verdict::Errno(38),
             8 => Verdict::NoBit(0, 0b110, 1),
+            9 => Verdict::NotBoth([(0, 0b10), (1, 0b1)], 1),
+            10 => Verdict::Exactly([(0, 2), (1, 8)], 1),
             _ => Verdict::Errno(1),
         };
-        let program = program(5, 2000, Verdict::Errno(99), verdict);
+        let program = program(5, 1200, Verdict::Errno(99), verdict);
         assert!(program.len() < 4096);
         let fail = |errno: u32| ERRNO | errno;
-        for number in 0..2000 {
+        for number in 0..1200 {
             for (first, second) in
                 [(1, 7), (2, 8), (3, 9), (0xffff_ffff_0000_000a, 1), (8, 0xffff_ffff_0000_0007)]
             {
@@ -187,12 +209,16 @@ mod tests {
                     Verdict::OneOf(_, values, _) if values.contains(&low(first)) => ALLOW,
                     Verdict::NoneOf(_, values, _) if !values.contains(&low(second)) => ALLOW,
                     Verdict::NoBit(_, bits, _) if low(first) & bits == 0 => ALLOW,
+                    Verdict::NotBoth([(_, a), (_, b)], _) if low(first) & a == 0 || low(second) & b == 0 => {
+                        ALLOW
+                    }
+                    Verdict::Exactly([(_, a), (_, b)], _) if low(first) == a && low(second) == b => ALLOW,
                     _ => fail(1),
                 };
                 assert_eq!(run(&program, 5, number, [first, second, 0, 0, 0, 0]), expected, "{number}");
             }
         }
-        for number in [2000, 5000, 0x4000_0001, u32::MAX] {
+        for number in [1200, 5000, 0x4000_0001, u32::MAX] {
             assert_eq!(run(&program, 5, number, [0; 6]), fail(99));
         }
         assert_eq!(run(&program, 6, 1, [0; 6]), KILL_PROCESS);
