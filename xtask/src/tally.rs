@@ -41,13 +41,20 @@ impl Tally {
     /// Takes in the output of one or more test harnesses; `false` when it names no result at all.
     pub fn harness(&mut self, program: &str, output: &str) -> bool {
         let mut seen = false;
+        // Parts of other tests, which run them in processes of their own; their reason says so.
+        let mut parts = 0;
         for line in output.lines() {
             if let Some(rest) = line.trim().strip_prefix("test result: ") {
                 seen = true;
                 self.pass(number_before(rest, " passed"));
-                for name in 0..number_before(rest, " ignored") {
+                for name in 0..number_before(rest, " ignored").saturating_sub(std::mem::take(&mut parts)) {
                     self.skip(format!("{program}: an ignored test ({})", name + 1));
                 }
+            } else if [" ... ignored, run by ", " ... ignored, started by "]
+                .iter()
+                .any(|part| line.contains(part))
+            {
+                parts += 1;
             } else if let Some(name) =
                 line.strip_prefix("test ").and_then(|l| l.split(" ... FAILED").next().filter(|n| *n != l))
             {
@@ -106,5 +113,8 @@ mod tests {
         assert_eq!((tally.passed, tally.skipped.len()), (3, 1));
         assert_eq!(tally.failed, ["p: c"]);
         assert!(!tally.harness("p", "nothing"));
+        let text = "test a ... ignored, run by the test above\ntest b ... ignored\n\ntest result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out\n";
+        assert!(tally.harness("q", text));
+        assert_eq!(tally.skipped.len(), 2);
     }
 }

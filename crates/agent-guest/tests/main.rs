@@ -9,6 +9,5 @@ mod ends;
 mod exec;
 mod init;
 mod life;
-mod speed;
 mod streams;
 mod terminal;

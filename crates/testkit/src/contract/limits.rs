@@ -96,12 +96,13 @@ async fn memory_together(ctx: &Ctx) -> Result<Verdict, Fail> {
     // Six of 40 MiB, each well below the limit; together they are not.
     let line = format!(
         "for i in 1 2 3 4 5 6; do (python3 -c 'b=bytearray(40<<20); b[::4096]=b\"x\"*len(b[::4096]); import time; \
-         open(\"/tmp/had\",\"a\").write(\"x\"); time.sleep(3)' 2>/dev/null) & done; wait; {}",
-        "wc -c </tmp/had"
+         time.sleep(3); open(\"/tmp/kept\",\"a\").write(\"x\")' 2>/dev/null) & done; wait; {}",
+        "cat /tmp/kept 2>/dev/null | wc -c"
     );
     let ran = place.sh(line).await?;
-    let had: u32 = ran.text().trim().parse().unwrap_or(0);
-    ensure!(had < 6, "all six had their memory: the limit is that of one process");
+    // Whoever is killed for another's sake had its memory for a while: what counts is who still has it.
+    let kept: u32 = ran.text().trim().parse().unwrap_or(6);
+    ensure!(kept < 4, "{kept} of six kept their 40 MiB under a limit of 128: {ran:?}");
     ensure_eq!(place.out("echo alive").await?, "alive\n", "afterwards");
     Ok(Verdict::Pass)
 }
