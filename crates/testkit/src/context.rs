@@ -152,7 +152,7 @@ impl Ctx {
                 crate::ensure!(!reason.is_empty(), "no reason given");
                 Ok(Some(reason.clone()))
             }
-            // Where commands run on the host by name, what was asked for is listed instead (law 1).
+            // Where commands run on the host by name, what was asked for is listed instead.
             (Promise::NotEnforced(reason), Ok(left_off))
                 if matches!(self.backend.name(), BackendName::RestrictedHost | BackendName::None) =>
             {
