@@ -197,6 +197,51 @@ fn kill_9_of_the_caller_ends_the_sandbox() {
 }
 
 #[test]
+fn a_terminal_is_one_inside_and_is_put_back_outside() {
+    use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
+    let place = Place::new();
+    let master =
+        rustix::pty::openpt(rustix::pty::OpenptFlags::RDWR | rustix::pty::OpenptFlags::NOCTTY).unwrap();
+    rustix::pty::grantpt(&master).unwrap();
+    rustix::pty::unlockpt(&master).unwrap();
+    let name = rustix::pty::ptsname(&master, Vec::new()).unwrap();
+    let slave = std::fs::File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
+    tcsetwinsize(&slave, Winsize { ws_row: 31, ws_col: 97, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+    let end = || Stdio::from(slave.try_clone().unwrap());
+    let mut child = place
+        .exec_command([
+            "--tty",
+            "test -t 0 && test -t 1 && stty size; echo $TERM; read x; echo \"got $x\"; exit 5",
+        ])
+        .env("TERM", "vt100")
+        .stdin(end())
+        .stdout(end())
+        .stderr(end())
+        .spawn()
+        .unwrap();
+    let mut terminal = std::fs::File::from(master);
+    let mut seen = String::new();
+    let mut until = |words: &str, terminal: &mut std::fs::File| {
+        let begun = Instant::now();
+        while !seen.contains(words) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{seen:?}");
+            let mut some = [0; 256];
+            let count = terminal.read(&mut some).unwrap();
+            seen.push_str(&String::from_utf8_lossy(&some[..count]));
+        }
+    };
+    until("31 97\r\nvt100\r\n", &mut terminal);
+    assert!(!tcgetattr(&slave).unwrap().local_modes.contains(LocalModes::ICANON), "raw while it runs");
+    terminal.write_all(b"hi\r").unwrap();
+    until("got hi", &mut terminal);
+    assert_eq!(child.wait().unwrap().code(), Some(5));
+    assert!(tcgetattr(&slave).unwrap().local_modes.contains(LocalModes::ICANON), "put back");
+    let none = place.exec(["--tty", "true"]);
+    assert_eq!(none.status, Some(125));
+    assert!(none.stderr.contains("error[not-a-terminal]"), "{none:?}");
+}
+
+#[test]
 fn what_is_left_running_is_named_and_does_not_hold_the_answer() {
     let place = Place::new();
     let begun = Instant::now();
