@@ -163,7 +163,10 @@ impl Agent {
         let times = [
             self.registry.next_backstop(),
             self.pending.values().map(Pending::until).min(),
-            self.idle.and_then(|idle| self.registry.idle_since()?.checked_add(idle)),
+            // While somebody is on the way in the idle time does not count, and is nothing to wake up for.
+            self.idle
+                .filter(|_| self.pending.is_empty())
+                .and_then(|idle| self.registry.idle_since()?.checked_add(idle)),
             self.paused,
             self.sweep,
         ];

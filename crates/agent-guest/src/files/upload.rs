@@ -136,7 +136,8 @@ impl Unpacking<'_> {
                 self.directory(wanted)?;
                 // Some archives state a size for directories that is none of content.
                 if header.kind != b'5' {
-                    self.skip(size + padding(size) as u64)?;
+                    self.skip(size)?;
+                    self.skip(padding(size) as u64)?;
                 }
                 Ok(())
             }
