@@ -347,6 +347,23 @@ fn signals_are_heard_while_nobody_reads() {
 }
 
 #[test]
+fn signals_are_heard_while_nobody_reads_the_answer() {
+    let place = Place::new();
+    let mut child = place
+        .exec_command(["--json", "head -c 150000 /dev/zero | tr '\\0' x"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // The answer is longer than a pipe holds.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(child.try_wait().unwrap().is_none(), "the control: it waits for its reader");
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert_eq!(place.left_running(), Vec::<String>::new());
+}
+
+#[test]
 fn a_signal_while_it_starts_leaves_nothing() {
     let place = Place::new();
     for millis in 0..30 {

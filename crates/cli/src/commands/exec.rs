@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use crate::args::{self, Global};
 use crate::failure::Failure;
 use crate::output::{BROKEN_PIPE, Closed, Stream, Writer};
-use crate::{environment, output, render, stdin, terminal};
+use crate::{environment, render, stdin, terminal};
 
 /// Runs the command; gives its exit status.
 pub async fn run(global: &Global, args: args::Exec) -> Result<i32, Failure> {
@@ -196,9 +196,20 @@ async fn collected(
         stderr: stderr.into(),
         not_enforced: opened.not_enforced.clone(),
     };
-    match output::print_json(&answer)? {
-        0 => Ok(status),
-        closed => Ok(closed),
+    let mut line = serde_json::to_vec(&answer).map_err(|error| Failure::output(error.into()))?;
+    line.push(b'\n');
+    // Its reader may stall like any other, and signals are heard then too.
+    let mut printer = Printer::new(None);
+    let written = async move {
+        // A reader that is gone shows at the end.
+        let _ = printer.print(ExecEvent::Stdout(line.into())).await;
+        printer.finish().await
+    };
+    match signals.race(written, || true).await {
+        Err(number) => Ok(128 + number),
+        Ok(Ok(true)) => Ok(status),
+        Ok(Ok(false)) => Ok(BROKEN_PIPE),
+        Ok(Err(failure)) => Err(failure),
     }
 }
 
