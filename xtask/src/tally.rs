@@ -6,7 +6,12 @@ pub struct Tally {
     passed: u64,
     failed: Vec<String>,
     skipped: Vec<String>,
+    /// What the failed ones said, shown once more at the end, where a log's reader looks first.
+    said: Vec<String>,
 }
+
+/// Lines of one harness's failures that are shown again at the end.
+const SAID: usize = 60;
 
 impl Tally {
     /// So many passed.
@@ -33,6 +38,10 @@ impl Tally {
             }
             Err(text) => {
                 println!("FAIL  {name}\n{}", indented(&text));
+                self.said.push(format!("---- {name} ----"));
+                self.said.extend(
+                    text.lines().rev().take(SAID).map(str::to_owned).collect::<Vec<_>>().into_iter().rev(),
+                );
                 self.fail(name);
             }
         }
@@ -61,6 +70,9 @@ impl Tally {
                 self.fail(format!("{program}: {}", name.trim()));
             }
         }
+        let failures = output.split_once("\nfailures:\n").map_or("", |(_, rest)| rest);
+        let failures = failures.split("\nfailures:\n").next().unwrap_or_default();
+        self.said.extend(failures.lines().filter(|l| !l.trim().is_empty()).take(SAID).map(str::to_owned));
         seen
     }
 
@@ -77,7 +89,7 @@ impl Tally {
             self.failed.extend(skipped.into_iter().map(|s| format!("skipped: {s}")));
         }
         if !self.failed.is_empty() {
-            println!("\nfailed:");
+            println!("\nwhat they said:\n{}\n\nfailed:", indented(&self.said.join("\n")));
             for name in &self.failed {
                 println!("  {name}");
             }
@@ -113,6 +125,9 @@ mod tests {
         assert_eq!((tally.passed, tally.skipped.len()), (3, 1));
         assert_eq!(tally.failed, ["p: c"]);
         assert!(!tally.harness("p", "nothing"));
+        let text = "test c ... FAILED\n\nfailures:\n\n---- c ----\nwhy\n\nfailures:\n    c\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n";
+        assert!(tally.harness("p", text));
+        assert_eq!(tally.said, ["---- c ----", "why"]);
         let text = "test a ... ignored, run by the test above\ntest b ... ignored\n\ntest result: ok. 0 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out\n";
         assert!(tally.harness("q", text));
         assert_eq!(tally.skipped.len(), 2);

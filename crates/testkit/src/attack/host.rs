@@ -9,7 +9,7 @@ use moltis_sandbox::{MountMode, Network, Origin, Setting};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 
-use super::{Probe, all_reached, all_stopped, inside, outside, probes};
+use super::{Probe, all_reached, all_stopped, inside, outside, probes, reached, stopped};
 use crate::case::Control;
 use crate::contract::network::{host_addresses, host_listener};
 use crate::program::plain;
@@ -23,7 +23,9 @@ pub(super) fn cases() -> Vec<Case> {
         probes!("attack.kernel-memory", KERNEL_FILES),
         probes!("attack.devices", DEVICES),
         probes!("attack.cgroups", CGROUPS),
-        probes!("attack.leaked-descriptors", LEAKED),
+        case!("attack.leaked-descriptors", leaked_descriptors)
+            .control(|ctx| Box::pin(leaked_descriptors_control(ctx)))
+            .limit(40),
         case!("attack.abstract-sockets", abstract_sockets)
             .control(|ctx| Box::pin(abstract_sockets_control(ctx))),
         case!("attack.abstract-sockets-open-network", abstract_sockets_open)
@@ -67,6 +69,24 @@ const CGROUPS: &[Probe] =
     &[Probe::same("write-cgroups"), Probe::weaker("mount-cgroups", "mount-cgroups=weaker")];
 
 const LEAKED: &[Probe] = &[Probe::same("leaked-descriptors")];
+
+/// A descriptor that children inherit unless somebody sees to it. A case has a process of its own, so that no other
+/// case gets it.
+fn inheritable() -> Result<std::fs::File, Fail> {
+    let file = std::fs::File::open("/etc/hostname")?;
+    rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::empty()).map_err(std::io::Error::from)?;
+    Ok(file)
+}
+
+async fn leaked_descriptors(ctx: &Ctx) -> Result<Verdict, Fail> {
+    let _open = inheritable()?;
+    stopped(ctx, LEAKED).await
+}
+
+async fn leaked_descriptors_control(ctx: &Ctx) -> Result<Control, Fail> {
+    let _open = inheritable()?;
+    reached(ctx, LEAKED).await
+}
 
 /// Files of the host with a secret in them, removed with the value.
 struct Secrets(Vec<PathBuf>);
