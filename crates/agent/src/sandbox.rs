@@ -2,12 +2,14 @@
 
 use std::ffi::OsString;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use moltis_agent_protocol::message::{Reply, Request};
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{
-    Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox, SandboxId,
+    Activity, Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox,
+    SandboxId,
 };
 
 use crate::client::{Connection, Patience};
@@ -87,6 +89,16 @@ impl Sandbox for AgentSandbox {
 
     fn is_new(&self) -> bool {
         self.is_new
+    }
+
+    async fn activity(&self) -> Result<Activity> {
+        let status = status(&*self.transport, self.patience).await?;
+        Ok(Activity {
+            operations: status.busy,
+            idle: Duration::from_millis(status.idle_millis),
+            commands: status.commands,
+            uptime: Duration::from_millis(status.uptime_millis),
+        })
     }
 
     async fn exec(&self, request: ExecRequest) -> Result<Exec> {

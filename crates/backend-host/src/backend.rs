@@ -52,28 +52,12 @@ impl RestrictedHostBackend {
     pub fn new(config: Config) -> Self {
         Self(Arc::new(Host::new(BackendName::RestrictedHost, config)))
     }
-
-    /// Removes the scratch folder of a session that is given up for good. Its sandbox has been closed or removed.
-    ///
-    /// # Errors
-    /// `Unavailable` when something in it cannot be removed.
-    pub async fn purge(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
-        Ok(self.0.purge(id).await?)
-    }
 }
 
 impl NoneBackend {
     /// Over this data directory.
     pub fn new(config: Config) -> Self {
         Self(Arc::new(Host::new(BackendName::None, config)))
-    }
-
-    /// Removes the scratch folder of a session that is given up for good. Its sandbox has been closed or removed.
-    ///
-    /// # Errors
-    /// `Unavailable` when something in it cannot be removed.
-    pub async fn purge(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
-        Ok(self.0.purge(id).await?)
     }
 }
 
@@ -100,12 +84,24 @@ impl Backend for RestrictedHostBackend {
         Ok(Host::open_whole(&self.0, spec).await?)
     }
 
+    async fn adopt(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Option<Arc<dyn Sandbox>>> {
+        Ok(self.0.adopt_running(spec).await?)
+    }
+
+    async fn find(&self, id: &SandboxId) -> moltis_sandbox::Result<Option<Arc<dyn Sandbox>>> {
+        Ok(self.0.find(id).await?)
+    }
+
     async fn list(&self) -> moltis_sandbox::Result<Vec<SandboxRecord>> {
         Ok(self.0.list().await?)
     }
 
     async fn remove(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
         Ok(self.0.remove(id).await?)
+    }
+
+    async fn purge(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
+        Ok(self.0.purge(id).await?)
     }
 }
 
@@ -132,12 +128,24 @@ impl Backend for NoneBackend {
         Ok(Host::open_whole(&self.0, spec).await?)
     }
 
+    async fn adopt(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Option<Arc<dyn Sandbox>>> {
+        Ok(self.0.adopt_running(spec).await?)
+    }
+
+    async fn find(&self, id: &SandboxId) -> moltis_sandbox::Result<Option<Arc<dyn Sandbox>>> {
+        Ok(self.0.find(id).await?)
+    }
+
     async fn list(&self) -> moltis_sandbox::Result<Vec<SandboxRecord>> {
         Ok(self.0.list().await?)
     }
 
     async fn remove(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
         Ok(self.0.remove(id).await?)
+    }
+
+    async fn purge(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {
+        Ok(self.0.purge(id).await?)
     }
 }
 
@@ -280,6 +288,58 @@ impl Host {
         })
         .await?;
         self.start(plan, opening).await
+    }
+
+    /// The sandbox that runs already for this spec. Nothing is started or ended.
+    async fn adopt_running(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+        let id = spec.id();
+        let Some(mut folder) = RunFolder::find(&self.config.data_dir, &id).await? else { return Ok(None) };
+        let shell = self.shell().await?.clone();
+        let (config, name, spec) = (self.config.clone(), self.name, spec.clone());
+        let looked = blocking(move || {
+            // Whatever is found stays.
+            folder.keep(true);
+            let found = folder.record().and_then(|record| Some((record.process.find()?, record)));
+            let Some((agent, record)) = found.filter(|(_, record)| record.fingerprint == spec.fingerprint())
+            else {
+                return Ok(None);
+            };
+            let judged = judge(&config, &spec)?;
+            let ephemeral = spec.lifetime == Lifetime::Ephemeral;
+            let opening = Opening::begin(&config.data_dir, &spec.id(), ephemeral, folder)?;
+            let plan = plan(name, &config.data_dir, &spec, judged, shell)?;
+            Ok(Some((opening, plan, Held { data_dir: config.data_dir, id: spec.id(), record, agent })))
+        });
+        let Some((opening, plan, held)) = looked.await? else { return Ok(None) };
+        Ok(self.adopt(&plan, &held, opening).await?.1)
+    }
+
+    /// The sandbox that runs under this id. Nothing is started or ended.
+    async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
+        let Some(mut folder) = RunFolder::find(&self.config.data_dir, id).await? else { return Ok(None) };
+        let (name, data_dir, wanted) = (self.name, self.config.data_dir.clone(), id.clone());
+        let looked = blocking(move || {
+            folder.keep(true);
+            let found = folder.record().and_then(|record| Some((record.process.find()?, record)));
+            let Some((agent, record)) = found.filter(|(_, record)| record.backend == name) else {
+                return Ok(None);
+            };
+            let Ok(transport) = UnixTransport::open(folder.directory(), SOCKET, agent.pid()) else {
+                return Ok(None);
+            };
+            Ok(Some((transport, Held { data_dir, id: wanted, record, agent })))
+        });
+        let Some((transport, held)) = looked.await? else { return Ok(None) };
+        if moltis_agent::sandbox::status(&transport, ANSWER).await.is_err() {
+            return Ok(None);
+        }
+        let env = match self.name {
+            BackendName::None => environment::inherited(std::env::vars_os(), None),
+            _ => environment::restricted(None),
+        };
+        let place = Place { env, cwd: None, shell: self.shell().await?.into() };
+        let closer = Box::new(HostCloser::new(held, None));
+        Ok(Some(Arc::new(AgentSandbox::new(id.clone(), false, place, Arc::new(transport), closer))))
     }
 
     /// The sandbox that runs already, if it is what the plan wants and answers.

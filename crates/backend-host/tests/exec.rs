@@ -3,6 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use moltis_sandbox::Backend as _;
 use moltis_sandbox::exec::TerminalSize;
 use moltis_sandbox::{Command, ExecEvent, ExecRequest, MountMode, Status};
 

@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::limits::Limiter;
 use crate::open::Connector;
 use crate::process::Process;
-use crate::record::{RunDir, SOCKET};
+use crate::record::{Record, RunDir, SOCKET};
 use crate::{landlock, place};
 use aside::Aside;
 use closer::ProcessCloser;
@@ -131,6 +131,20 @@ impl NamespacesBackend {
         Ok(Served { process: found, transport, lifeline: None, unclaimed: None })
     }
 
+    /// The sandbox of this id whose PID 1 lives, without taking its folder: whoever ends it meanwhile is noticed by the
+    /// connection.
+    async fn running(&self, id: SandboxId) -> Result<Option<(Record, Served)>> {
+        let state = Arc::clone(&self.state);
+        let look = move || {
+            let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(None) };
+            let Some(record) = run.record(&id) else { return Ok(None) };
+            let (Some(process), Some(folder)) = (record.process(), run.open(&id)) else { return Ok(None) };
+            let Ok(transport) = UnixTransport::open(&folder, SOCKET, process.pid()) else { return Ok(None) };
+            Ok(Some((record, Served { process, transport, lifeline: None, unclaimed: None })))
+        };
+        blocking(look).await
+    }
+
     fn hand_out(&self, spec: &SandboxSpec, is_new: bool, served: Served) -> Arc<dyn Sandbox> {
         let id = spec.id();
         if let Some(unclaimed) = served.unclaimed.and_then(Aside::take) {
@@ -231,6 +245,32 @@ impl Backend for NamespacesBackend {
             let _ = tokio::task::spawn_blocking(move || detector.forget()).await;
         }
         opened
+    }
+
+    async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+        let Some((record, found)) = self.running(spec.id()).await? else { return Ok(None) };
+        if record.fingerprint != spec.fingerprint() {
+            return Ok(None);
+        }
+        // One round trip says that it answers, and sets the time after which it ends unused.
+        let answered = match spec.lifetime {
+            Lifetime::Idle(idle) => {
+                configure(&found.transport, opening::millis(idle), SHORT_PATIENCE).await.is_ok()
+            }
+            Lifetime::Ephemeral => status(&found.transport, SHORT_PATIENCE).await.is_ok(),
+        };
+        Ok(answered.then(|| self.hand_out(spec, false, found)))
+    }
+
+    async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
+        let Some((_, found)) = self.running(id.clone()).await? else { return Ok(None) };
+        if status(&found.transport, SHORT_PATIENCE).await.is_err() {
+            return Ok(None);
+        }
+        let closer = ProcessCloser::new(Arc::clone(&self.state), id.clone(), found.process, None);
+        let transport = Arc::new(found.transport);
+        let sandbox = AgentSandbox::new(id.clone(), false, place::common(), transport, Box::new(closer));
+        Ok(Some(Arc::new(sandbox)))
     }
 
     async fn list(&self) -> Result<Vec<SandboxRecord>> {

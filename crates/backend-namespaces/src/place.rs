@@ -13,16 +13,23 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// The place that a sandbox of this spec is.
 pub fn of(spec: &SandboxSpec) -> Place {
+    let mut place = common();
+    if spec.managed_files.is_some() {
+        place.env.push(("MOLTIS_FILES_DIR".into(), FILES.into()));
+    }
+    place.cwd = GuestPath::new(directory(spec));
+    place
+}
+
+/// What all sandboxes have in common.
+pub fn common() -> Place {
     let mut env: Vec<(OsString, OsString)> = [("HOME", HOME), ("PATH", PATH), ("LANG", "C.UTF-8")]
         .map(|(name, value)| (name.into(), value.into()))
         .into();
     if let Some(zone) = caller::time_zone() {
         env.push(("TZ".into(), zone));
     }
-    if spec.managed_files.is_some() {
-        env.push(("MOLTIS_FILES_DIR".into(), FILES.into()));
-    }
-    Place { env, cwd: GuestPath::new(directory(spec)), shell: "/bin/sh".into() }
+    Place { env, cwd: GuestPath::new(HOME), shell: "/bin/sh".into() }
 }
 
 /// Where commands run that name no directory.

@@ -149,6 +149,14 @@ mod tests {
             unreachable!("routing opens nothing")
         }
 
+        async fn adopt(&self, _: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+            Ok(None)
+        }
+
+        async fn find(&self, _: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
+            Ok(None)
+        }
+
         async fn list(&self) -> Result<Vec<SandboxRecord>> {
             Ok(Vec::new())
         }

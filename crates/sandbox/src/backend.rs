@@ -139,9 +139,33 @@ pub trait Backend: Send + Sync {
     /// `Invalid` for a path that does not exist. Nothing is left behind on an error.
     async fn open(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>>;
 
+    /// The sandbox that runs already for `spec`, if its fingerprint is the same and it answers; nothing is started or
+    /// ended. It costs one round trip and takes no lock that an opening holds for long.
+    ///
+    /// # Errors
+    /// Those of looking; a sandbox that is not there, or is of another spec, is `None`.
+    async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>>;
+
+    /// The sandbox that runs under this id, whatever it was opened with; nothing is started or ended. Its commands,
+    /// files and end are the sandbox's own, but a command that is started through it finds only the variables and the
+    /// directory that every sandbox of the backend has.
+    ///
+    /// # Errors
+    /// Those of looking; a sandbox that is not there is `None`.
+    async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>>;
+
     /// The sandboxes of this data directory, running or not.
     async fn list(&self) -> Result<Vec<SandboxRecord>>;
 
     /// Ends what is left of a sandbox that nobody holds and removes all traces but its home.
     async fn remove(&self, id: &SandboxId) -> Result<()>;
+
+    /// Removes what the backend keeps of a session beyond its sandbox, such as a scratch folder, once the session is
+    /// given up for good. Its sandbox has been closed or removed.
+    ///
+    /// # Errors
+    /// `Unavailable` when something cannot be removed.
+    async fn purge(&self, _id: &SandboxId) -> Result<()> {
+        Ok(())
+    }
 }

@@ -25,7 +25,7 @@ pub use files::{ByteStream, Entry, EntryKind, Files, GuestPath, Metadata};
 pub use guarantee::{Guarantees, NotEnforced, Promise, judge};
 pub use limits::Limits;
 pub use network::Network;
-pub use sandbox::{Duplex, Forwarder, ProcessInfo, Sandbox};
+pub use sandbox::{Activity, Duplex, Forwarder, ProcessInfo, Sandbox};
 pub use session::{SandboxId, SessionKey};
 pub use setting::{Origin, Setting};
 pub use spec::{Lifetime, Mount, MountMode, SandboxSpec};

@@ -1,5 +1,7 @@
 //! One running place.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -38,6 +40,20 @@ pub struct ProcessInfo {
     pub outcome: Option<Outcome>,
 }
 
+/// How much a sandbox is in use, by its own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Activity {
+    /// Commands, background commands, terminals, file and forward operations that run.
+    pub operations: u32,
+    /// Time since the last of them ended; zero while one runs.
+    pub idle: Duration,
+    /// Commands since its start.
+    pub commands: u64,
+    /// Time since its start.
+    pub uptime: Duration,
+}
+
 /// One running sandbox. Cloned handles (`Arc`) share it; commands, files and forwards may be used all at once.
 #[async_trait]
 pub trait Sandbox: Send + Sync {
@@ -46,6 +62,9 @@ pub trait Sandbox: Send + Sync {
 
     /// Whether this call of `open` made it (as opposed to finding it running).
     fn is_new(&self) -> bool;
+
+    /// How much it is in use; asking is no use.
+    async fn activity(&self) -> Result<Activity>;
 
     /// Starts a command.
     ///

@@ -8,8 +8,8 @@ use futures_util::StreamExt;
 use moltis_sandbox::exec::{ExecEvents, ProcessId, TerminalSize};
 use moltis_sandbox::files::{EntryStream, FileContent, TreeSummary, WriteOptions};
 use moltis_sandbox::{
-    Backend, BackendName, ByteStream, Detection, Duplex, Exec, ExecControl, ExecEvent, ExecRequest, Files,
-    Forwarder, GuestPath, Metadata, MountMode, Outcome, ProcessInfo, Result, Sandbox, SandboxId,
+    Activity, Backend, BackendName, ByteStream, Detection, Duplex, Exec, ExecControl, ExecEvent, ExecRequest,
+    Files, Forwarder, GuestPath, Metadata, MountMode, Outcome, ProcessInfo, Result, Sandbox, SandboxId,
     SandboxRecord, SandboxSpec, Status,
 };
 
@@ -123,12 +123,15 @@ impl Backend for BrokenBackend {
         if self.fault == Fault::IgnoresLimits {
             spec.limits = moltis_sandbox::Limits::default();
         }
-        let inner = self.inner.open(&spec).await?;
-        Ok(Arc::new(BrokenSandbox {
-            files: BrokenFiles { inner: inner.clone(), fault: self.fault },
-            inner,
-            fault: self.fault,
-        }))
+        Ok(self.wrap(self.inner.open(&spec).await?))
+    }
+
+    async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+        Ok(self.inner.adopt(spec).await?.map(|inner| self.wrap(inner)))
+    }
+
+    async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
+        Ok(self.inner.find(id).await?.map(|inner| self.wrap(inner)))
     }
 
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
@@ -137,6 +140,17 @@ impl Backend for BrokenBackend {
 
     async fn remove(&self, id: &SandboxId) -> Result<()> {
         self.inner.remove(id).await
+    }
+
+    async fn purge(&self, id: &SandboxId) -> Result<()> {
+        self.inner.purge(id).await
+    }
+}
+
+impl BrokenBackend {
+    fn wrap(&self, inner: Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
+        let fault = self.fault;
+        Arc::new(BrokenSandbox { files: BrokenFiles { inner: inner.clone(), fault }, inner, fault })
     }
 }
 
@@ -285,6 +299,10 @@ impl Sandbox for BrokenSandbox {
 
     fn is_new(&self) -> bool {
         self.inner.is_new()
+    }
+
+    async fn activity(&self) -> Result<Activity> {
+        self.inner.activity().await
     }
 
     async fn exec(&self, mut request: ExecRequest) -> Result<Exec> {
