@@ -72,18 +72,11 @@ pub struct Exec {
     /// A program and its arguments, run without a shell
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<OsString>,
-    /// Backend to run it in, `auto` for the strongest one here
-    #[arg(long, value_name = "NAME")]
-    pub backend: Option<String>,
-    /// What it may reach: blocked, trusted or open
-    #[arg(long, value_name = "POLICY")]
-    pub network: Option<String>,
+    #[command(flatten)]
+    pub sandbox: SandboxFlags,
     /// Time until it is ended, from 1s to 30m [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
-    /// Directory to show at /workspace, read-only unless :rw is added
-    #[arg(long, value_name = "DIR[:ro|rw]")]
-    pub workspace: Option<OsString>,
     /// Variable to set, or by name alone one to pass on
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
@@ -93,15 +86,6 @@ pub struct Exec {
     /// Directory inside the sandbox to run it in, from the root
     #[arg(long, value_name = "PATH")]
     pub cwd: Option<OsString>,
-    /// Memory for the whole sandbox, as in 512M
-    #[arg(long, value_name = "SIZE")]
-    pub memory: Option<String>,
-    /// Processor cores for the whole sandbox, as in 1.5
-    #[arg(long, value_name = "CORES")]
-    pub cpus: Option<String>,
-    /// Processes and threads in the whole sandbox
-    #[arg(long, value_name = "COUNT")]
-    pub pids: Option<String>,
     /// Print one JSON object when it is over, instead of its output as it comes
     #[arg(long)]
     pub json: bool,
@@ -111,6 +95,29 @@ pub struct Exec {
     /// Run it on a terminal, and let it read from the keyboard
     #[arg(long, short = 't', conflicts_with = "json")]
     pub tty: bool,
+}
+
+/// What the sandbox of a command is to be.
+#[derive(Args)]
+pub struct SandboxFlags {
+    /// Backend to run it in, `auto` for the strongest one here
+    #[arg(long, value_name = "NAME")]
+    pub backend: Option<String>,
+    /// What it may reach: blocked, trusted or open
+    #[arg(long, value_name = "POLICY")]
+    pub network: Option<String>,
+    /// Directory to show at /workspace, read-only unless :rw is added
+    #[arg(long, value_name = "DIR[:ro|rw]")]
+    pub workspace: Option<OsString>,
+    /// Memory for the whole sandbox, as in 512M
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Processor cores for the whole sandbox, as in 1.5
+    #[arg(long, value_name = "CORES")]
+    pub cpus: Option<String>,
+    /// Processes and threads in the whole sandbox
+    #[arg(long, value_name = "COUNT")]
+    pub pids: Option<String>,
 }
 
 #[derive(Subcommand)]

@@ -11,10 +11,14 @@ use say;
 
 mod args;
 mod commands;
+mod drive;
 mod environment;
 mod failure;
+mod flags;
 mod output;
+mod printer;
 mod render;
+mod signals;
 mod stdin;
 mod terminal;
 

@@ -1,33 +1,25 @@
 //! `moltis exec`: one command in a sandbox, with its output as it comes and its exit status as ours.
 
-use std::cell::Cell;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStringExt;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use moltis_config::InvalidValue;
 use moltis_runtime::answer::Answer;
-use moltis_runtime::{Capped, NamedWorkspace, Opened, Overrides, Runtime};
-use moltis_sandbox::exec::{
-    Command, Ending, ExecControl, ExecEvent, ExecRequest, Outcome, ProcessId, TerminalSize,
-};
-use moltis_sandbox::{Diagnosis, GuestPath, NotEnforced, Origin, Sandbox, Setting};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
-use tokio::time::Instant;
+use moltis_runtime::{Capped, Opened, Runtime};
+use moltis_sandbox::exec::{Command, Ending, ExecEvent, ExecRequest, Outcome};
 
 use crate::args::{self, Global};
+use crate::drive::{Driven, drive};
 use crate::failure::Failure;
-use crate::output::{BROKEN_PIPE, Closed, Stream, Writer};
+use crate::flags::{self, flag, guest_directory};
+use crate::output::BROKEN_PIPE;
+use crate::printer::{Printer, warn};
+use crate::signals::Signals;
 use crate::{environment, render, stdin, terminal};
 
 /// Runs the command; gives its exit status.
 pub async fn run(global: &Global, args: args::Exec) -> Result<i32, Failure> {
     let runtime = super::runtime(global)?;
     let request = request(&runtime, &args)?;
-    let overrides = overrides(&args)?;
+    let overrides = flags::overrides(&args.sandbox)?;
     let cap = flag("--max-output", args.max_output.as_deref(), moltis_config::parse_size)?;
     // Signals are caught before anything starts, so that none can leave it behind.
     let mut signals = Signals::catch().map_err(Failure::runtime)?;
@@ -68,63 +60,6 @@ fn request(runtime: &Runtime, args: &args::Exec) -> Result<ExecRequest, Failure>
         request.env.insert(0, ("TERM".into(), term));
     }
     Ok(request)
-}
-
-fn guest_directory(path: std::ffi::OsString) -> Result<GuestPath, Failure> {
-    GuestPath::new(path.clone().into_vec()).ok_or_else(|| {
-        Failure::invalid(
-            Diagnosis::new(
-                "cwd-not-absolute",
-                format!("--cwd {} is not an absolute path inside the sandbox", path.to_string_lossy()),
-            )
-            .fix("write it from the root, as in --cwd /workspace/src"),
-        )
-    })
-}
-
-/// Reads the value of a flag, if it was given.
-fn flag<T>(
-    name: &str,
-    text: Option<&str>,
-    parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
-) -> Result<Option<T>, Failure> {
-    text.map(parse).transpose().map_err(|error| Failure::invalid(error.diagnosis(name)))
-}
-
-/// What the flags ask of the sandbox.
-fn overrides(args: &args::Exec) -> Result<Overrides, Failure> {
-    fn set<T>(value: T) -> Setting<T> {
-        Setting::new(value, Origin::Flag)
-    }
-    Ok(Overrides {
-        backend: flag("--backend", args.backend.as_deref(), moltis_config::parse_backend)?.map(set),
-        network: flag("--network", args.network.as_deref(), moltis_config::parse_network)?.map(set),
-        memory: flag("--memory", args.memory.as_deref(), moltis_config::parse_memory)?.map(set),
-        cpus: flag("--cpus", args.cpus.as_deref(), moltis_config::parse_cores)?.map(set),
-        pids: flag("--pids", args.pids.as_deref(), moltis_config::parse_pids)?.map(set),
-        workspace: args.workspace.as_deref().map(workspace).transpose()?.map(set),
-    })
-}
-
-/// The workspace that a flag names; a relative folder is relative to where we are.
-fn workspace(text: &OsStr) -> Result<NamedWorkspace, Failure> {
-    let flag = moltis_config::parse_workspace_flag(text)
-        .map_err(|error| Failure::invalid(error.diagnosis("--workspace")))?;
-    let source = std::path::absolute(&flag.dir).map_err(|error| {
-        Failure::invalid(
-            Diagnosis::new("workspace-missing", "--workspace is relative, and the current directory is gone")
-                .cause(error)
-                .fix("change to a directory that exists, or name the workspace from the root"),
-        )
-    })?;
-    let name = flag.dir.to_string_lossy();
-    if let (None, Some((_, word)), false) = (flag.mode, name.rsplit_once(':'), source.exists()) {
-        return Err(Failure::invalid(
-            Diagnosis::new("workspace-missing", format!("the workspace {} does not exist", source.display()))
-                .fix(format!("write DIR, DIR:ro or DIR:rw (`:{word}` is no mode)")),
-        ));
-    }
-    Ok(NamedWorkspace { source, mode: flag.mode })
 }
 
 /// Prints output as it comes.
@@ -213,232 +148,11 @@ async fn collected(
     }
 }
 
-/// How driving a command ended.
-enum Driven {
-    /// It is over.
-    Ended(Outcome),
-    /// The reader of our output is gone; the command was ended.
-    Closed,
-    /// A signal of this number told us to leave before it was over; the sandbox ends with us.
-    Told(i32),
-}
-
-/// Starts the command and brings it to its end: input goes in, events go to `take`, the first signal that we get ends
-/// the whole descent.
-async fn drive(
-    sandbox: &Arc<dyn Sandbox>,
-    request: ExecRequest,
-    signals: &mut Signals,
-    mut take: impl AsyncFnMut(ExecEvent) -> Result<(), Closed>,
-) -> Result<Driven, Failure> {
-    let input = request.stdin;
-    let on_terminal = request.terminal.is_some();
-    let mut exec = match signals.race(sandbox.exec(request), || false).await {
-        Ok(exec) => exec?,
-        Err(number) => return Ok(Driven::Told(number)),
-    };
-    let feeder = tokio::spawn(feed(exec.control, input, on_terminal));
-    let process = Cell::new(None);
-    let work = async {
-        while let Some(event) = exec.events.next().await {
-            match event? {
-                ExecEvent::Exit(outcome) => return Ok(Driven::Ended(outcome)),
-                event => {
-                    if let ExecEvent::Started(id) = event {
-                        process.set(Some(id));
-                    }
-                    if take(event).await.is_err() {
-                        return Ok(Driven::Closed);
-                    }
-                }
-            }
-        }
-        Err(moltis_runtime::error::ended_without_exit())
-    };
-    let driven = signals.race(work, || match process.get() {
-        Some(process) => {
-            stop(Arc::clone(sandbox), process);
-            true
-        }
-        None => false,
-    });
-    let driven = driven.await;
-    feeder.abort();
-    match driven {
-        Ok(driven) => Ok(driven?),
-        Err(number) => Ok(Driven::Told(number)),
-    }
-}
-
-/// Ends the descent by a connection of its own: the command's may be full of input that nobody reads.
-fn stop(sandbox: Arc<dyn Sandbox>, process: ProcessId) {
-    tokio::spawn(async move {
-        // If it cannot be reached the event stream says so.
-        let _ = sandbox.stop(process).await;
-    });
-}
-
-/// Passes our input, and changes of our terminal's size, on to the command.
-async fn feed(mut control: Box<dyn ExecControl>, input: bool, on_terminal: bool) {
-    let mut pieces = input.then(stdin::pieces);
-    let mut resized = if on_terminal { signal(SignalKind::window_change()).ok() } else { None };
-    loop {
-        let done = tokio::select! {
-            piece = next_piece(&mut pieces) => match piece {
-                Some(piece) => control.stdin(piece).await,
-                None => {
-                    pieces = None;
-                    control.close_stdin().await
-                }
-            },
-            size = next_size(&mut resized) => control.resize(size).await,
-        };
-        if done.is_err() {
-            // The event stream tells why.
-            return;
-        }
-    }
-}
-
-async fn next_piece(pieces: &mut Option<mpsc::Receiver<Bytes>>) -> Option<Bytes> {
-    match pieces {
-        Some(pieces) => pieces.recv().await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn next_size(resized: &mut Option<Signal>) -> TerminalSize {
-    match resized {
-        Some(resized) => {
-            resized.recv().await;
-            terminal::size()
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// Time that a command and the reader of its output have after the first signal; then we leave.
-const GRACE: Duration = Duration::from_secs(3);
-
-/// Signals that end a program: Ctrl-C, Ctrl-\, a polite kill, the terminal closing.
-struct Signals {
-    caught: [(i32, Signal); 4],
-    /// The first signal that was heard.
-    ended_by: Option<i32>,
-    /// When to leave, once one was heard.
-    until: Option<Instant>,
-}
-
-impl Signals {
-    fn catch() -> std::io::Result<Self> {
-        let of = |kind: SignalKind| Ok::<_, std::io::Error>((kind.as_raw_value(), signal(kind)?));
-        let caught = [
-            of(SignalKind::interrupt())?,
-            of(SignalKind::terminate())?,
-            of(SignalKind::hangup())?,
-            of(SignalKind::quit())?,
-        ];
-        Ok(Self { caught, ended_by: None, until: None })
-    }
-
-    /// Number of the next signal.
-    async fn next(&mut self) -> i32 {
-        let [(a, on_a), (b, on_b), (c, on_c), (d, on_d)] = &mut self.caught;
-        tokio::select! {
-            _ = on_a.recv() => *a,
-            _ = on_b.recv() => *b,
-            _ = on_c.recv() => *c,
-            _ = on_d.recv() => *d,
-        }
-    }
-
-    /// Waits for `work`. At the first signal `first` begins the end and says whether there is anything to wait for;
-    /// work then has [`GRACE`] left. Another signal, or the end of that time, gives the signal's number.
-    async fn race<T>(&mut self, work: impl Future<Output = T>, first: impl Fn() -> bool) -> Result<T, i32> {
-        let mut work = std::pin::pin!(work);
-        loop {
-            let until = self.until;
-            let time_is_up = async {
-                match until {
-                    Some(until) => tokio::time::sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                done = &mut work => return Ok(done),
-                () = time_is_up => return Err(self.ended_by.unwrap_or(SignalKind::terminate().as_raw_value())),
-                number = self.next() => {
-                    if self.ended_by.replace(number).is_some() || !first() {
-                        return Err(number);
-                    }
-                    self.until = Some(Instant::now() + GRACE);
-                }
-            }
-        }
-    }
-}
-
 /// The command's status; ours when a signal to us ended it.
 fn exit_status(outcome: &Outcome, signals: &Signals) -> i32 {
     match (outcome.ending, signals.ended_by) {
         (Ending::Cancelled, Some(number)) => 128 + number,
         _ => outcome.exit_code(),
-    }
-}
-
-/// Prints events within a cap: heads as they come, tails at the end.
-struct Printer {
-    writer: Writer,
-    caps: Option<[Capped; 2]>,
-}
-
-impl Printer {
-    fn new(cap: Option<u64>) -> Self {
-        let caps = cap.map(|cap| {
-            let cap = usize::try_from(cap).unwrap_or(usize::MAX);
-            [Capped::new(cap), Capped::new(cap)]
-        });
-        Self { writer: Writer::start(), caps }
-    }
-
-    async fn print(&mut self, event: ExecEvent) -> Result<(), Closed> {
-        let (stream, mut bytes) = match event {
-            ExecEvent::Stdout(bytes) => (Stream::Stdout, bytes),
-            ExecEvent::Stderr(bytes) => (Stream::Stderr, bytes),
-            ExecEvent::Started(_) | ExecEvent::Missed { .. } | ExecEvent::Exit(_) => return Ok(()),
-        };
-        if let Some(caps) = &mut self.caps {
-            let now = caps[stream as usize].push(&bytes);
-            bytes.truncate(now);
-        }
-        if bytes.is_empty() { Ok(()) } else { self.writer.write(stream, bytes).await }
-    }
-
-    /// Prints what the caps held back, and waits until everything is written; whether somebody read it.
-    async fn finish(self) -> Result<bool, Failure> {
-        let streams = [Stream::Stdout, Stream::Stderr];
-        for (stream, capped) in streams.into_iter().zip(self.caps.into_iter().flatten()) {
-            let (_, cut, tail) = capped.finish();
-            let marker = cut.map(|cut| cut.marker()).unwrap_or_default();
-            if self.writer.write(stream, [marker.into_bytes(), tail].concat().into()).await.is_err() {
-                break;
-            }
-        }
-        match self.writer.finish().await {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
-            Err(error) => Err(Failure::output(error)),
-        }
-    }
-}
-
-/// Says once, before the output, what is not as one might think.
-fn warn(not_enforced: &[NotEnforced], notes: &[String]) {
-    for promise in not_enforced {
-        crate::say!("moltis: not enforced: {} ({})", promise.key, render::one_line(&promise.reason));
-    }
-    for note in notes {
-        crate::say!("moltis: {}", render::one_line(note));
     }
 }
 

@@ -1,0 +1,67 @@
+//! Printing what a command writes, and what a person should know about where it runs.
+
+use moltis_runtime::Capped;
+use moltis_sandbox::NotEnforced;
+use moltis_sandbox::exec::ExecEvent;
+
+use crate::failure::Failure;
+use crate::output::{Closed, Stream, Writer};
+use crate::render;
+
+/// Prints events within a cap: heads as they come, tails at the end.
+pub struct Printer {
+    writer: Writer,
+    caps: Option<[Capped; 2]>,
+}
+
+impl Printer {
+    /// A printer that keeps at most `cap` bytes of each stream.
+    pub fn new(cap: Option<u64>) -> Self {
+        let caps = cap.map(|cap| {
+            let cap = usize::try_from(cap).unwrap_or(usize::MAX);
+            [Capped::new(cap), Capped::new(cap)]
+        });
+        Self { writer: Writer::start(), caps }
+    }
+
+    /// Prints one event; waits while the reader is behind.
+    pub async fn print(&mut self, event: ExecEvent) -> Result<(), Closed> {
+        let (stream, mut bytes) = match event {
+            ExecEvent::Stdout(bytes) => (Stream::Stdout, bytes),
+            ExecEvent::Stderr(bytes) => (Stream::Stderr, bytes),
+            ExecEvent::Started(_) | ExecEvent::Missed { .. } | ExecEvent::Exit(_) => return Ok(()),
+        };
+        if let Some(caps) = &mut self.caps {
+            let now = caps[stream as usize].push(&bytes);
+            bytes.truncate(now);
+        }
+        if bytes.is_empty() { Ok(()) } else { self.writer.write(stream, bytes).await }
+    }
+
+    /// Prints what the caps held back, and waits until everything is written; whether somebody read it.
+    pub async fn finish(self) -> Result<bool, Failure> {
+        let streams = [Stream::Stdout, Stream::Stderr];
+        for (stream, capped) in streams.into_iter().zip(self.caps.into_iter().flatten()) {
+            let (_, cut, tail) = capped.finish();
+            let marker = cut.map(|cut| cut.marker()).unwrap_or_default();
+            if self.writer.write(stream, [marker.into_bytes(), tail].concat().into()).await.is_err() {
+                break;
+            }
+        }
+        match self.writer.finish().await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+            Err(error) => Err(Failure::output(error)),
+        }
+    }
+}
+
+/// Says once, before the output, what is not as one might think.
+pub fn warn(not_enforced: &[NotEnforced], notes: &[String]) {
+    for promise in not_enforced {
+        crate::say!("moltis: not enforced: {} ({})", promise.key, render::one_line(&promise.reason));
+    }
+    for note in notes {
+        crate::say!("moltis: {}", render::one_line(note));
+    }
+}
