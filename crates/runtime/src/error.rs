@@ -21,6 +21,22 @@ pub enum RuntimeError {
         /// The file.
         file: String,
     },
+    /// A home holds more than it may.
+    #[error("the home holds {used} bytes, and `home_quota` allows {quota}")]
+    OverQuota {
+        /// Bytes in it.
+        used: u64,
+        /// Bytes allowed.
+        quota: u64,
+    },
+    /// A folder cannot be measured.
+    #[error("cannot measure {}", place.display())]
+    Measure {
+        /// The folder.
+        place: std::path::PathBuf,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
     /// Work of our own broke off.
     #[error("preparing the sandbox broke off")]
     Broke(String),
@@ -68,6 +84,13 @@ impl From<RuntimeError> for Error {
                     .cause("a sandbox that sees it could read secrets or change its own rules")
                     .fix("keep the configuration file outside of what is mounted"),
             ),
+            RuntimeError::OverQuota { .. } => Self::Refused(
+                Diagnosis::new("home-over-quota", message)
+                    .fix("remove something (`moltis files remove --session`), or raise `home_quota`"),
+            ),
+            RuntimeError::Measure { source, .. } => {
+                Self::Unavailable(Diagnosis::new("measure-failed", message).cause(source))
+            }
             RuntimeError::Broke(cause) => Self::Unavailable(
                 Diagnosis::new("start-failed", message).cause(cause).fix("try again; if it stays, report it"),
             ),

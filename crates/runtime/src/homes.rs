@@ -24,6 +24,16 @@ pub fn home(config: &Config, key: &SessionKey) -> Result<Option<PathBuf>, Runtim
     Ok(Some(folder))
 }
 
+/// Removes the home that a session has to itself; `false` when there is none.
+pub fn purge(data_dir: &Path, key: &SessionKey) -> Result<bool, RuntimeError> {
+    let folder = data_dir.join("sandbox/home/session").join(SandboxId::of(key).as_str());
+    match std::fs::remove_dir_all(&folder) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(RuntimeError::data_directory(&folder, error)),
+    }
+}
+
 /// The folder of managed files, made if it is missing.
 pub fn managed_files(config: &Config) -> Result<PathBuf, RuntimeError> {
     let data = &config.data_dir.value;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use moltis_backend_host::{NoneBackend, RestrictedHostBackend};
 use moltis_backend_namespaces::NamespacesBackend;
-use moltis_config::Config;
-use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Usable};
+use moltis_config::{BackendChoice, Config};
+use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Result, Usable};
 use serde::Serialize;
+
+use crate::error::RuntimeError;
 
 /// Every backend that this program holds, in the order in which `auto` tries them.
 pub struct Registry {
@@ -67,6 +69,19 @@ impl Registry {
     /// All of them.
     pub fn all(&self) -> &[Arc<dyn Backend>] {
         &self.backends
+    }
+
+    /// Whether a choice can be made at all by this program.
+    ///
+    /// # Errors
+    /// `backend-not-built`.
+    pub fn known(&self, choice: BackendChoice) -> Result<()> {
+        match choice {
+            BackendChoice::Named(name) if self.get(name).is_none() => {
+                Err(RuntimeError::NotBuilt(name).into())
+            }
+            BackendChoice::Named(_) | BackendChoice::Auto => Ok(()),
+        }
     }
 
     /// One by name.

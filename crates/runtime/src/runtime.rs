@@ -12,18 +12,23 @@ use crate::homes;
 use crate::registry::{BackendStatus, Registry};
 use crate::router::{self, Route};
 use crate::settings::{self, Overrides, Settings};
+use crate::store::Store;
 
 /// Free space in the data directory below which no new command starts, in bytes.
-const FREE_FLOOR: u64 = 1 << 30;
+pub(crate) const FREE_FLOOR: u64 = 1 << 30;
 
-/// Sessions on sandboxes, for one data directory.
-pub struct Runtime {
-    config: Arc<Config>,
-    config_files: Arc<[PathBuf]>,
+/// Sessions on sandboxes, for one data directory. Clones share it.
+#[derive(Clone)]
+pub struct Runtime(Arc<Shared>);
+
+struct Shared {
+    config: Config,
+    config_files: Vec<PathBuf>,
     registry: Registry,
+    store: Store,
 }
 
-/// A sandbox that was opened for a session.
+/// A sandbox that was opened for commands.
 pub struct Opened {
     /// The sandbox.
     pub sandbox: Arc<dyn Sandbox>,
@@ -40,29 +45,43 @@ impl Runtime {
     /// the files that were read: no sandbox may see them. Nothing is touched yet.
     pub fn new(config: Config, config_dir: Option<PathBuf>, config_files: Vec<PathBuf>) -> Self {
         let registry = Registry::new(&config, config_dir);
-        Self { config: Arc::new(config), config_files: config_files.into(), registry }
+        Self::with_registry(config, config_files, registry)
+    }
+
+    pub(crate) fn with_registry(config: Config, config_files: Vec<PathBuf>, registry: Registry) -> Self {
+        let store = Store::new(&config.data_dir.value);
+        Self(Arc::new(Shared { config, config_files, registry, store }))
     }
 
     /// The configuration.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.0.config
+    }
+
+    /// What survives: sessions, their sandboxes, their history.
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.0.registry
     }
 
     /// Time that a command may take when its caller names none.
     pub fn default_timeout(&self) -> Duration {
-        self.config.tools.exec.default_timeout().value
+        self.0.config.tools.exec.default_timeout().value
     }
 
     /// Bytes kept of each stream of a collected answer.
     pub fn max_output_bytes(&self) -> u64 {
-        self.config.tools.exec.max_output_bytes.value
+        self.0.config.tools.exec.max_output_bytes.value
     }
 
     /// What each backend is and whether it is usable, in `auto`'s order.
     pub async fn backends(&self) -> Vec<BackendStatus> {
         let mut all = Vec::new();
         for name in BackendName::ALL {
-            let detection = match self.registry.get(name) {
+            let detection = match self.registry().get(name) {
                 Some(backend) => backend.detect().await,
                 None => Detection::Unusable(Error::from(RuntimeError::NotBuilt(name)).diagnosis().clone()),
             };
@@ -77,33 +96,62 @@ impl Runtime {
     /// `Refused` when a demand cannot be kept, `Unavailable` when no sandbox can be had here and now, `Invalid` when
     /// a setting cannot be right. Nothing is left behind on an error.
     pub async fn open(&self, overrides: &Overrides) -> Result<Opened> {
-        let choice = settings::choice(&self.config, overrides);
-        let settings = self.settings(overrides.clone()).await?;
+        let choice = settings::choice(self.config(), overrides);
+        self.see_room().await?;
+        let settings = self.settings(overrides.clone(), ephemeral_key(), Lifetime::Ephemeral).await?;
         let mut listed = settings.unkept()?;
         let host_memory = host_memory();
         let Route { backend, spec, not_enforced, notes } =
-            router::route(&self.registry, choice.value, |name| settings.on(name, host_memory)).await?;
+            router::route(self.registry(), choice.value, |name| settings.on(name, host_memory)).await?;
         listed.extend(not_enforced);
         let sandbox = backend.open(&spec).await?;
         Ok(Opened { sandbox, backend: backend.name(), not_enforced: listed, notes })
     }
 
     /// Makes the folders that a sandbox needs, and says what it is to be.
-    async fn settings(&self, overrides: Overrides) -> Result<Settings> {
-        let config = Arc::clone(&self.config);
-        let files = Arc::clone(&self.config_files);
-        let prepared = tokio::task::spawn_blocking(move || {
-            make_room(&config.data_dir.value)?;
-            let settings = Settings::new(&config, &overrides, ephemeral_key(), Lifetime::Ephemeral)?;
-            settings.hides(&files)?;
+    pub(crate) async fn settings(
+        &self,
+        overrides: Overrides,
+        key: SessionKey,
+        lifetime: Lifetime,
+    ) -> Result<Settings> {
+        self.blocking(move |shared| {
+            let data = &shared.config.data_dir.value;
+            homes::private_folder(data).map_err(|e| RuntimeError::data_directory(data, e))?;
+            let settings = Settings::new(&shared.config, &overrides, key, lifetime)?;
+            settings.hides(&shared.config_files)?;
             Ok(settings)
-        });
-        prepared.await.unwrap_or_else(|error| Err(RuntimeError::Broke(error.to_string()).into()))
+        })
+        .await
+    }
+
+    /// Sees that there is room for what a command writes.
+    ///
+    /// # Errors
+    /// `disk-low`.
+    pub(crate) async fn see_room(&self) -> Result<()> {
+        self.blocking(|shared| see_room(&shared.config.data_dir.value)).await
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Shared) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let shared = Arc::clone(&self.0);
+        off_thread(move || work(&shared)).await
     }
 }
 
-/// Makes the data directory and sees that there is room in it.
-fn make_room(place: &Path) -> Result<()> {
+/// Does what blocks off the async threads.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(RuntimeError::Broke(error.to_string()).into()))
+}
+
+/// Makes the data directory if it is missing, and sees that there is room in it.
+fn see_room(place: &Path) -> Result<()> {
     homes::private_folder(place).map_err(|e| RuntimeError::data_directory(place, e))?;
     let space = rustix::fs::statvfs(place).map_err(|e| RuntimeError::data_directory(place, e.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
@@ -130,7 +178,7 @@ fn ephemeral_key() -> SessionKey {
 
 /// Memory of this machine in bytes.
 #[cfg(target_os = "linux")]
-fn host_memory() -> u64 {
+pub(crate) fn host_memory() -> u64 {
     let info = rustix::system::sysinfo();
     (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use moltis_config::value::image::ImageReference;
 use moltis_config::words::{Mode, MountAccess};
 use moltis_config::{BackendChoice, Config};
 use moltis_sandbox::{
@@ -15,8 +16,12 @@ use crate::homes;
 /// What a session, a flag or an API call sets over the configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
+    /// Whether there is to be a sandbox at all; overrides `mode`.
+    pub enabled: Option<Setting<bool>>,
     /// Backend, or `auto`.
     pub backend: Option<Setting<BackendChoice>>,
+    /// A finished image.
+    pub image: Option<Setting<ImageReference>>,
     /// Network policy.
     pub network: Option<Setting<Network>>,
     /// Memory in bytes.
@@ -54,6 +59,7 @@ impl Settings {
         if lifetime != Lifetime::Ephemeral {
             spec.home = homes::home(config, &spec.key)?;
             spec.home_origin = sandbox.home_persistence.origin;
+            spec.home_quota = sandbox.home_quota;
         }
         if let Some(Workspace { mount, mode_origin }) = workspace(config, overrides) {
             spec.workspace = Some(mount);
@@ -111,11 +117,11 @@ impl Settings {
     pub fn unkept(&self) -> Result<Vec<NotEnforced>> {
         let sandbox = &self.config.tools.exec.sandbox;
         let set = [
-            ("image", sandbox.image.origin, IMAGES),
+            ("image", sandbox.image.origin.max(origin(&self.overrides.image)), IMAGES),
             ("packages", sandbox.packages.origin, IMAGES),
             ("runtime", origin(&sandbox.runtime), ENGINES),
             ("gpus", origin(&sandbox.gpus), ENGINES),
-            ("home_quota", origin(&sandbox.home_quota), "this version does not measure homes"),
+            ("home_quota", self.quota_without_home(), NO_HOME),
         ];
         let mut listed = Vec::new();
         for (key, origin, reason) in set.into_iter().filter(|(_, origin, _)| origin.is_demand()) {
@@ -135,6 +141,13 @@ impl Settings {
         Ok(listed)
     }
 
+    /// Who set a quota where there is no home that it could bound.
+    fn quota_without_home(&self) -> Origin {
+        let lasting = self.spec.lifetime != Lifetime::Ephemeral;
+        let quota = &self.config.tools.exec.sandbox.home_quota;
+        if lasting && self.spec.home.is_none() { origin(quota) } else { Origin::Default }
+    }
+
     /// The spec on a backend, with that backend's own default limits.
     pub fn on(&self, backend: BackendName, host_memory: u64) -> SandboxSpec {
         let mut spec = self.spec.clone();
@@ -147,6 +160,7 @@ impl Settings {
     }
 }
 
+const NO_HOME: &str = "with `home_persistence = \"off\"` there is no home that could be measured";
 const IMAGES: &str = "it is for backends with images, of which this version has none";
 const ENGINES: &str = "it is for docker and podman, which this version does not have";
 
@@ -162,11 +176,17 @@ fn mode_of(access: MountAccess) -> Option<MountMode> {
     }
 }
 
-/// The backend that is asked for: the override's, `none` where the mode is off, else the configuration's.
+/// The backend that is asked for: `none` where the session is switched off, else the override's, `none` where the
+/// mode is off and the session is not switched on, else the configuration's.
 pub fn choice(config: &Config, overrides: &Overrides) -> Setting<BackendChoice> {
     let sandbox = &config.tools.exec.sandbox;
-    let off = (sandbox.mode.value == Mode::Off)
-        .then(|| sandbox.mode.map(|_| BackendChoice::Named(BackendName::None)));
+    let none = BackendChoice::Named(BackendName::None);
+    match overrides.enabled {
+        Some(enabled) if !enabled.value => return enabled.map(|_| none),
+        Some(_) => return overrides.backend.unwrap_or(sandbox.backend),
+        None => {}
+    }
+    let off = (sandbox.mode.value == Mode::Off).then(|| sandbox.mode.map(|_| none));
     overrides.backend.or(off).unwrap_or(sandbox.backend)
 }
 

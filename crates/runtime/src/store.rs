@@ -45,7 +45,7 @@ pub use history::{HistoryCursor, HistoryEntry, HistoryPage, HistoryResult, Kept}
 pub use overrides::{
     EnvValue, LimitOverrides, LimitPatch, Patch, SessionOverrides, SessionPatch, StoredWorkspace,
 };
-pub use sandboxes::{SandboxState, StoredSandbox};
+pub use sandboxes::{Gone, Judged, NewSandbox, SandboxState, StoredSandbox};
 pub use sessions::{Session, SessionNumber};
 
 use lock::{Byte, Hold, LockFile};
@@ -74,7 +74,7 @@ struct Slot {
 #[derive(Debug)]
 pub struct SessionLock {
     session: SessionNumber,
-    _file: LockFile,
+    file: Arc<LockFile>,
 }
 
 impl Store {
@@ -161,7 +161,7 @@ impl Store {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(20));
         }
-        Ok(SessionLock { session, _file: file })
+        Ok(SessionLock { session, file: Arc::new(file) })
     }
 }
 

@@ -240,6 +240,9 @@ fn demands(spec: &SandboxSpec) -> Vec<Demand> {
     if spec.home.is_some() {
         add("home_persistence", "on".to_owned(), spec.home_origin, Subject::Other, |g| &g.home);
     }
+    if let Some(q) = spec.home_quota {
+        add("home_quota", q.value.to_string(), q.origin, Subject::Other, |g| &g.home);
+    }
     if spec.managed_files.is_some() {
         add("managed_files_mount", "on".to_owned(), spec.managed_files_origin, Subject::Other, |g| {
             &g.managed_files

@@ -58,6 +58,8 @@ pub struct SandboxSpec {
     pub home: Option<PathBuf>,
     /// Who asked for a home that lasts.
     pub home_origin: Origin,
+    /// Bytes in the home above which no new command starts; whoever starts commands measures it.
+    pub home_quota: Option<Setting<u64>>,
     /// The named workspace at `/workspace`, and who named it.
     pub workspace: Option<Setting<Mount>>,
     /// Who set the workspace's mode. `Default` where `ro` stands only because nobody said otherwise.
@@ -95,6 +97,7 @@ impl SandboxSpec {
             limits: Limits::default(),
             home: None,
             home_origin: Origin::Default,
+            home_quota: None,
             workspace: None,
             workspace_mode: Origin::Default,
             workspace_protect: Vec::new(),

@@ -95,6 +95,9 @@ pub enum StoreError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// As many sandboxes as `max_sandboxes` allows are there.
+    #[error("{0} sandboxes are there, which is as many as `max_sandboxes` allows")]
+    TooMany(u64),
     /// A session has a sandbox still.
     #[error("the session has a sandbox")]
     HasSandbox,
@@ -160,6 +163,7 @@ impl StoreError {
             Self::Failed { .. } => "store-failed",
             Self::Stopped => "store-stopped",
             Self::Override { .. } => "override-invalid",
+            Self::TooMany(_) => "max-sandboxes",
             Self::HasSandbox => "session-has-sandbox",
             Self::NoSession => "session-gone",
             Self::SandboxChanged => "sandbox-changed",
@@ -191,6 +195,9 @@ impl StoreError {
                 .cause(source)
                 .fix("name a directory that you can write to by --data-dir or MOLTIS_DATA_DIR"),
             Self::Failed { cause, .. } => told.cause(cause),
+            Self::TooMany(_) => told
+                .cause("all of them are in use")
+                .fix("end one (`moltis sandbox ps` lists them), or raise `max_sandboxes`"),
             Self::HasSandbox => told.fix("end the sandbox first: `moltis sandbox rm`"),
             Self::SandboxChanged | Self::SessionBusy(_) => told.fix("try again"),
             Self::Stopped | Self::Override { .. } | Self::NoSession => told,
@@ -207,6 +214,7 @@ impl From<StoreError> for Error {
             | StoreError::NotAFile { .. }
             | StoreError::Owner { .. }
             | StoreError::Exposed(_)
+            | StoreError::TooMany(_)
             | StoreError::HasSandbox => Self::Refused(told),
             StoreError::Override { .. } | StoreError::NoSession => Self::Invalid(told),
             _ => Self::Unavailable(told),

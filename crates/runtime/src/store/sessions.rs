@@ -10,7 +10,7 @@ use super::caller::Caller;
 use super::database::{Database, Fault};
 use super::error::{Result, StoreError};
 use super::overrides::{EnvValue, SessionOverrides, SessionPatch};
-use super::sandboxes::StoredSandbox;
+use super::sandboxes::{Gone, StoredSandbox};
 
 /// Number of a session in this store; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,12 +37,15 @@ pub struct Session {
     pub overrides: SessionOverrides,
     /// Names of its variables. [`Database::session_env`] has the values.
     pub env: Vec<String>,
+    /// Why its last sandbox ended, if it has none now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Gone>,
     /// Its sandbox, as far as was written down.
     pub sandbox: Option<StoredSandbox>,
 }
 
-const COLUMNS: &str = "s.id, s.key, s.sandbox, s.created, s.last_used, s.last_used_by, s.overrides, s.env, \
-                       b.generation, b.backend, b.fingerprint, b.state, b.created, b.opened_by \
+const COLUMNS: &str = "s.id, s.key, s.sandbox, s.created, s.last_used, s.last_used_by, s.overrides, s.env, s.ended, \
+                       b.generation, b.backend, b.fingerprint, b.state, b.created, b.opened_by, b.judged \
                        FROM sessions s LEFT JOIN sandboxes b ON b.session = s.id";
 
 impl Database {
@@ -208,7 +211,8 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Session> {
         last_used_by: row.get(5)?,
         overrides,
         env: env.into_keys().collect(),
-        sandbox: StoredSandbox::read(row, 8)?,
+        ended: row.get(8)?,
+        sandbox: StoredSandbox::read(row, 9)?,
     })
 }
 
@@ -222,7 +226,7 @@ pub(super) fn malformed(column: usize) -> rusqlite::Error {
     rusqlite::Error::InvalidColumnType(column, String::new(), rusqlite::types::Type::Text)
 }
 
-fn json(value: &impl Serialize) -> Result<String, Fault> {
+pub(super) fn json(value: &impl Serialize) -> Result<String, Fault> {
     serde_json::to_string(value)
         .map_err(|_| StoreError::Override { name: "session", why: "it cannot be written as JSON" }.into())
 }

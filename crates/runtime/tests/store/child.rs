@@ -6,10 +6,15 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use moltis_runtime::store::{
-    Caller, Database, Ended, Kept, NewCommand, SandboxState, SessionNumber, SessionPatch, Store, StoreError,
-    now_millis,
+    Caller, Database, Ended, Judged, Kept, NewCommand, NewSandbox, SandboxState, SessionNumber, SessionPatch,
+    Store, StoreError, now_millis,
 };
 use moltis_sandbox::{BackendName, Ending, SessionKey, Status};
+
+fn opening() -> NewSandbox {
+    let backend = BackendName::Namespaces;
+    NewSandbox { backend, fingerprint: "f".to_owned(), judged: Judged::default() }
+}
 
 const JOB: &str = "MOLTIS_TEST_STORE_JOB";
 const PLACE: &str = "MOLTIS_TEST_STORE_PLACE";
@@ -164,8 +169,7 @@ fn open_once(store: &Store, name: &str) {
         }
         let (lock, generation) = store
             .run(move |d| {
-                let generation =
-                    d.sandbox_opening(&lock, BackendName::Namespaces, "f", &by(), now_millis())?;
+                let generation = d.sandbox_opening(&lock, &opening(), 64, &by(), now_millis())?;
                 Ok((lock, generation))
             })
             .await?;

@@ -1,0 +1,441 @@
+//! A session's sandbox from its first command to its end: found, opened, made anew, ended, and room made for it.
+//!
+//! What is about to be done is written down first. Whoever has the session's lock and finds something begun knows that
+//! the process which began it has died, and cleans up before it goes on.
+
+mod list;
+mod running;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moltis_config::BackendChoice;
+use moltis_sandbox::{
+    Backend, BackendName, Diagnosis, Error, Exec, ExecRequest, Lifetime, NotEnforced, Result, Sandbox,
+    SandboxSpec, SessionKey,
+};
+use sha2::{Digest, Sha256};
+
+pub use list::{Pruned, SandboxInfo};
+pub use running::Stopped;
+
+use crate::error::RuntimeError;
+use crate::router::{self, Route};
+use crate::runtime::{Opened, Runtime, host_memory};
+use crate::sessions::{SessionRequest, agree, first_settings, missing, overrides};
+use crate::settings::{self, Settings};
+use crate::store::{
+    EnvValue, Gone, Judged, LostCommand, NewSandbox, SandboxState, Session, SessionLock, StoreError,
+    StoredSandbox, now_millis,
+};
+use crate::{recorded, usage};
+
+/// Time that others may take to start or end the session's sandbox.
+const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A session whose sandbox runs.
+pub struct OpenSession {
+    runtime: Runtime,
+    request: SessionRequest,
+    /// The session as it is stored.
+    pub session: Session,
+    /// The sandbox.
+    pub sandbox: Arc<dyn Sandbox>,
+    /// What holds it.
+    pub backend: BackendName,
+    /// Built-in defaults that are not kept.
+    pub not_enforced: Vec<NotEnforced>,
+    /// What else a person should know.
+    pub notes: Vec<String>,
+    /// Why the sandbox before this one ended, if this one is new and there was one.
+    pub restarted: Option<Gone>,
+    /// Commands of this session whose caller died; nobody was told of them before.
+    pub lost: Vec<LostCommand>,
+    env: Vec<(String, EnvValue)>,
+    spec: SandboxSpec,
+}
+
+/// A session as it was read, with what follows from it.
+struct Known {
+    session: Session,
+    env: Vec<(String, EnvValue)>,
+    lost: Vec<LostCommand>,
+    settings: Settings,
+    choice: BackendChoice,
+}
+
+/// A sandbox of a session, however it was come by.
+struct Place {
+    opened: Opened,
+    spec: SandboxSpec,
+    restarted: Option<Gone>,
+}
+
+impl Runtime {
+    /// The session's sandbox: the one that runs, or a new one. The session is made if it is missing, unless the
+    /// request says otherwise.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open); `session-differs` when the request does not agree with the session;
+    /// `session-missing`; `sandbox-busy` when what the sandbox is to be has changed and something runs in it;
+    /// `max-sandboxes`; those of the store.
+    pub async fn open_session(&self, request: &SessionRequest) -> Result<OpenSession> {
+        // A session that is removed by somebody else meanwhile is made anew, once.
+        for _ in 0..3 {
+            let known = self.know(request).await?;
+            if !request.recreate
+                && let Some(place) = self.adopt(&known).await?
+            {
+                return Ok(self.hand_out(request, known, place));
+            }
+            if let Some((known, place)) = self.open_locked(request, known).await? {
+                return Ok(self.hand_out(request, known, place));
+            }
+        }
+        Err(StoreError::NoSession.into())
+    }
+
+    fn hand_out(&self, request: &SessionRequest, known: Known, place: Place) -> OpenSession {
+        let Known { session, env, lost, .. } = known;
+        let Place { opened, spec, restarted } = place;
+        let Opened { sandbox, backend, not_enforced, notes } = opened;
+        let (runtime, request) = (self.clone(), request.clone());
+        OpenSession {
+            runtime,
+            request,
+            session,
+            sandbox,
+            backend,
+            not_enforced,
+            notes,
+            restarted,
+            lost,
+            env,
+            spec,
+        }
+    }
+
+    /// Reads the session, or makes it, and sees that the request agrees with it.
+    async fn know(&self, request: &SessionRequest) -> Result<Known> {
+        let asked = request.clone();
+        if let Some(choice) = request.settings.backend {
+            self.registry().known(choice.value)?;
+        }
+        let read = self.store().run(move |db| {
+            let session = match db.session(&asked.key)? {
+                Some(session) => Some((session, false)),
+                None if asked.must_exist => None,
+                None => {
+                    let first = first_settings(&asked.settings);
+                    Some(db.create_session(&asked.key, &first, &asked.caller, now_millis())?)
+                }
+            };
+            let Some((session, made)) = session else { return Ok(None) };
+            let env = if session.env.is_empty() { Vec::new() } else { db.session_env(session.number)? };
+            let lost = if made { Vec::new() } else { db.sweep_lost()? };
+            Ok(Some((session, env, lost, made)))
+        });
+        let (session, env, lost, made) = read.await?.ok_or_else(|| missing(&request.key))?;
+        let stored = overrides(&session.overrides);
+        if !made {
+            agree(&request.key, &request.settings, &stored, self.config())?;
+        }
+        let idle = match session.overrides.idle_ttl_secs {
+            Some(seconds) => Duration::from_secs(seconds),
+            None => self.config().tools.exec.sandbox.idle_ttl.value,
+        };
+        let choice = settings::choice(self.config(), &stored).value;
+        let settings = self.settings(stored, request.key.clone(), Lifetime::Idle(idle)).await?;
+        let lost = lost.into_iter().filter(|lost| lost.session == request.key).collect();
+        Ok(Known { session, env, lost, settings, choice })
+    }
+
+    /// The sandbox that runs and is as it should be: the common case, without the session's lock and with nothing
+    /// judged anew.
+    async fn adopt(&self, known: &Known) -> Result<Option<Place>> {
+        let Some(row) = known.session.sandbox.as_ref().filter(|row| row.state == SandboxState::Running)
+        else {
+            return Ok(None);
+        };
+        let Some(backend) = self.registry().get(row.backend).filter(|_| may_be(known.choice, row.backend))
+        else {
+            return Ok(None);
+        };
+        let spec = known.settings.on(row.backend, host_memory());
+        if spec.fingerprint() != row.fingerprint || settings_hash(&spec, known.choice) != row.judged.settings
+        {
+            return Ok(None);
+        }
+        let Some(sandbox) = backend.adopt(&spec).await? else { return Ok(None) };
+        let Judged { not_enforced, notes, .. } = row.judged.clone();
+        let opened = Opened { sandbox, backend: row.backend, not_enforced, notes };
+        Ok(Some(Place { opened, spec, restarted: None }))
+    }
+
+    /// Opens the session's sandbox with the right to do so; `None` when the session was removed meanwhile.
+    async fn open_locked(&self, request: &SessionRequest, known: Known) -> Result<Option<(Known, Place)>> {
+        self.see_room().await?;
+        let lock = self.store().lock_session(known.session.number, LOCK_PATIENCE).await?;
+        // Whoever had the lock before may have done it all.
+        let lost = known.lost;
+        let mut known = match self.session(&request.key).await? {
+            Some(session) if session.number == lock.session() => self.know(request).await?,
+            _ => return Ok(None),
+        };
+        known.lost.extend(lost);
+        let unkept = known.settings.unkept()?;
+        let Route { backend, spec, not_enforced, notes } = self.route(&known).await?;
+        let not_enforced = [unkept, not_enforced].concat();
+        let judged = Judged { settings: settings_hash(&spec, known.choice), not_enforced, notes };
+        let mut restarted = known.session.ended;
+        if let Some(row) = known.session.sandbox.clone() {
+            let same = row.state == SandboxState::Running
+                && row.backend == backend.name()
+                && row.fingerprint == spec.fingerprint();
+            if same
+                && !request.recreate
+                && let Some(sandbox) = backend.adopt(&spec).await?
+            {
+                self.judged_anew(lock, row.generation, judged.clone()).await?;
+                let Judged { not_enforced, notes, .. } = judged;
+                let opened = Opened { sandbox, backend: row.backend, not_enforced, notes };
+                return Ok(Some((known, Place { opened, spec, restarted: None })));
+            }
+            let why = if request.recreate { Some(Gone::Recreated) } else { None };
+            restarted = self.end_known(&lock, &known.session, &row, why).await?;
+        }
+        let opened = self.open_new(&lock, request, &*backend, &spec, judged).await?;
+        Ok(Some((known, Place { opened, spec, restarted })))
+    }
+
+    /// Which backend: the one that was named; with `auto` the one that the session's sandbox is on, as long as it keeps
+    /// what is demanded, else the first that does.
+    async fn route(&self, known: &Known) -> Result<Route> {
+        let memory = host_memory();
+        let spec = |name| known.settings.on(name, memory);
+        if let (BackendChoice::Auto, Some(row)) = (known.choice, &known.session.sandbox)
+            && row.state == SandboxState::Running
+            && may_be(known.choice, row.backend)
+            && self.registry().get(row.backend).is_some()
+            && let Ok(route) =
+                router::route(self.registry(), BackendChoice::Named(row.backend), spec).await
+            // Only while it runs: a new sandbox goes to the best backend there is then.
+            && route.backend.find(&route.spec.id()).await?.is_some()
+        {
+            return Ok(route);
+        }
+        router::route(self.registry(), known.choice, spec).await
+    }
+
+    /// Opens a new sandbox and writes it down, before and after.
+    async fn open_new(
+        &self,
+        lock: &SessionLock,
+        request: &SessionRequest,
+        backend: &dyn Backend,
+        spec: &SandboxSpec,
+        judged: Judged,
+    ) -> Result<Opened> {
+        let new = NewSandbox { backend: backend.name(), fingerprint: spec.fingerprint(), judged };
+        let generation = self.claim(lock, request, &new).await?;
+        let sandbox = match backend.open(spec).await {
+            Ok(sandbox) => sandbox,
+            Err(error) => {
+                self.gone(lock, generation, None).await?;
+                return Err(error);
+            }
+        };
+        self.state(lock, generation, SandboxState::Running).await?;
+        let Judged { not_enforced, notes, .. } = new.judged;
+        Ok(Opened { sandbox, backend: new.backend, not_enforced, notes })
+    }
+
+    /// Writes down that a sandbox is about to be opened; if there are too many, the longest unused idle one goes first.
+    async fn claim(&self, lock: &SessionLock, request: &SessionRequest, new: &NewSandbox) -> Result<u64> {
+        let most = self.config().tools.exec.sandbox.max_sandboxes.value;
+        loop {
+            let (new, by, number) = (new.clone(), request.caller.clone(), lock.session());
+            let lock = lock.share();
+            let claimed =
+                self.store().run(move |db| match db.sandbox_opening(&lock, &new, most, &by, now_millis()) {
+                    Err(full @ StoreError::TooMany(_)) => Ok(Err(full)),
+                    other => other.map(Ok),
+                });
+            match claimed.await? {
+                Ok(generation) => return Ok(generation),
+                Err(full) => {
+                    if !self.evict(number).await? {
+                        return Err(full.into());
+                    }
+                }
+            }
+        }
+    }
+
+    async fn state(&self, lock: &SessionLock, generation: u64, state: SandboxState) -> Result<()> {
+        let lock = lock.share();
+        Ok(self.store().run(move |db| db.sandbox_state(&lock, generation, state)).await?)
+    }
+
+    async fn gone(&self, lock: &SessionLock, generation: u64, why: Option<Gone>) -> Result<usize> {
+        let lock = lock.share();
+        Ok(self.store().run(move |db| db.sandbox_gone(&lock, generation, why)).await?)
+    }
+
+    async fn judged_anew(&self, lock: SessionLock, generation: u64, judged: Judged) -> Result<()> {
+        Ok(self.store().run(move |db| db.sandbox_judged(&lock, generation, &judged)).await?)
+    }
+}
+
+/// Whether a sandbox on this backend may stay where it is.
+fn may_be(choice: BackendChoice, backend: BackendName) -> bool {
+    match choice {
+        BackendChoice::Named(name) => name == backend,
+        BackendChoice::Auto => backend.in_auto(),
+    }
+}
+
+/// Hash of all that a judgement depends on: every setting with who set it, and how the backend was chosen.
+fn settings_hash(spec: &SandboxSpec, choice: BackendChoice) -> String {
+    let mut spec = spec.clone();
+    // How long it lives is told to the running one.
+    spec.lifetime = Lifetime::Ephemeral;
+    let version = env!("CARGO_PKG_VERSION");
+    let digest = Sha256::digest(format!("{version} {choice} {spec:?}").as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl OpenSession {
+    /// Starts a command and remembers it. If the sandbox turns out to be gone before anything ran, or its Managed Files
+    /// were tampered with, it is made anew, once, which [`restarted`](Self::restarted) then says.
+    ///
+    /// # Errors
+    /// Those of the sandbox; `home-over-quota`; `disk-low`; those of the store. `Lost` means that it may have run.
+    pub async fn exec(&mut self, request: ExecRequest) -> Result<Exec> {
+        self.see_quota().await?;
+        let error = match self.start(request.clone()).await {
+            Err(error @ Error::Unavailable(_)) => error,
+            other => return other,
+        };
+        let mut again = self.request.clone();
+        again.settings = settings::Overrides::default();
+        again.must_exist = true;
+        let tampered = error.code() == FILES_MOUNT_LOST;
+        again.recreate = tampered;
+        if !tampered && self.sandbox.activity().await.is_ok() {
+            return Err(error);
+        }
+        let lost = std::mem::take(&mut self.lost);
+        *self = self.runtime.clone().open_session(&again).await?;
+        self.lost.extend(lost);
+        if tampered {
+            self.restarted = Some(Gone::FilesMount);
+        }
+        self.start(request).await
+    }
+
+    async fn start(&self, mut request: ExecRequest) -> Result<Exec> {
+        let own = self.env.iter().map(|(name, value)| (name.into(), value.expose().into()));
+        request.env = own.chain(request.env).collect();
+        let runs = recorded::Runs {
+            store: self.runtime.store().clone(),
+            session: self.session.number,
+            backend: self.backend,
+            caller: self.request.caller.clone(),
+        };
+        recorded::exec(runs, &*self.sandbox, request).await
+    }
+
+    /// Refuses what would write more into a home that is over its quota.
+    async fn see_quota(&self) -> Result<()> {
+        let (Some(quota), Some(home)) = (self.spec.home_quota, self.spec.home.clone()) else { return Ok(()) };
+        let used = usage::of(home).await?;
+        if used.bytes > quota.value {
+            return Err(RuntimeError::OverQuota { used: used.bytes, quota: quota.value }.into());
+        }
+        Ok(())
+    }
+
+    /// Which session.
+    pub fn key(&self) -> &SessionKey {
+        &self.session.key
+    }
+}
+
+/// Code of the agent's refusal when the Managed Files mount is not where it was.
+const FILES_MOUNT_LOST: &str = "files-mount-lost";
+
+/// Something runs in a sandbox that would have to be made anew.
+fn busy(session: &Session, operations: u32, running: &[String]) -> Error {
+    let key = session.key.as_str();
+    let what = match running {
+        [] => format!("{operations} operations"),
+        named => named.join(", "),
+    };
+    Error::Refused(
+        Diagnosis::new(
+            "sandbox-busy",
+            format!("what the sandbox of the session {key:?} is to be has changed, and something runs in it"),
+        )
+        .cause(format!("running: {what}"))
+        .fix("wait until it ends (`moltis process list`, `moltis process stop`), or end it all with --recreate"),
+    )
+}
+
+impl Runtime {
+    /// Ends a sandbox that was written down, whatever state it is in, and says why it is gone. With no reason given it
+    /// is the changed spec if it runs; then it must not be in use.
+    async fn end_known(
+        &self,
+        lock: &SessionLock,
+        session: &Session,
+        row: &StoredSandbox,
+        why: Option<Gone>,
+    ) -> Result<Option<Gone>> {
+        let Some(backend) = self.registry().get(row.backend) else {
+            return Err(RuntimeError::NotBuilt(row.backend).into());
+        };
+        let found = match row.state {
+            SandboxState::Running => backend.find(&session.sandbox_id).await?,
+            // Whoever was at it has died, and what there is of it is half made or half gone.
+            SandboxState::Opening | SandboxState::Closing => None,
+        };
+        let why = match (&found, why) {
+            (Some(_), Some(why)) => why,
+            (Some(running), None) => {
+                let activity = running.activity().await?;
+                if activity.operations > 0 {
+                    let processes = running.processes().await.unwrap_or_default();
+                    let named: Vec<_> = processes
+                        .into_iter()
+                        .filter(|process| process.outcome.is_none())
+                        .map(|process| format!("{} ({})", process.id, process.command))
+                        .take(8)
+                        .collect();
+                    return Err(busy(session, activity.operations, &named));
+                }
+                Gone::Spec
+            }
+            (None, _) => self.why_gone(session, row),
+        };
+        if let Some(running) = &found {
+            self.settle_in(session, &**running).await;
+            self.state(lock, row.generation, SandboxState::Closing).await?;
+            running.close().await?;
+        }
+        // Also what a sandbox left that died.
+        backend.remove(&session.sandbox_id).await?;
+        self.gone(lock, row.generation, Some(why)).await?;
+        Ok(Some(why))
+    }
+
+    /// Why a sandbox that is written down as running does not run: by its own clock, or not.
+    fn why_gone(&self, session: &Session, row: &StoredSandbox) -> Gone {
+        let idle = match session.overrides.idle_ttl_secs {
+            Some(seconds) => Duration::from_secs(seconds),
+            None => self.config().tools.exec.sandbox.idle_ttl.value,
+        };
+        let unused = Duration::from_millis(now_millis().saturating_sub(session.last_used_millis));
+        if row.state == SandboxState::Running && unused >= idle { Gone::Idle } else { Gone::Crash }
+    }
+}

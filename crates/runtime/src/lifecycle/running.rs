@@ -1,0 +1,111 @@
+//! Sandboxes that run: found for whoever looks after their processes, ended, and evicted to make room.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moltis_sandbox::{BackendName, Result, Sandbox, SandboxId, SessionKey};
+
+use super::LOCK_PATIENCE;
+use crate::homes;
+use crate::recorded;
+use crate::runtime::{Runtime, off_thread};
+use crate::store::{Gone, SandboxState, Session, SessionNumber, StoreError};
+
+/// What an ended sandbox was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// It ran, and was ended.
+    Ended,
+    /// None ran; what was left of it is gone.
+    Nothing,
+}
+
+impl Runtime {
+    /// The sandbox of a session, if one runs: for its processes, files and forwards. Nothing is started.
+    ///
+    /// # Errors
+    /// `session-missing`, those of the store and of the backend.
+    pub async fn find_sandbox(&self, key: &SessionKey) -> Result<Option<(BackendName, Arc<dyn Sandbox>)>> {
+        let session = self.existing_session(key).await?;
+        self.find_of(&session).await
+    }
+
+    pub(crate) async fn find_of(&self, session: &Session) -> Result<Option<(BackendName, Arc<dyn Sandbox>)>> {
+        let Some(row) = session.sandbox.as_ref().filter(|row| row.state == SandboxState::Running) else {
+            return Ok(None);
+        };
+        let Some(backend) = self.registry().get(row.backend) else { return Ok(None) };
+        Ok(backend.find(&session.sandbox_id).await?.map(|sandbox| (row.backend, sandbox)))
+    }
+
+    /// Ends a session's sandbox with all that runs in it. The session and its home stay.
+    ///
+    /// # Errors
+    /// `session-missing`, those of the store and of the backend.
+    pub async fn stop_sandbox(&self, key: &SessionKey) -> Result<Stopped> {
+        let session = self.existing_session(key).await?;
+        let lock = self.store().lock_session(session.number, LOCK_PATIENCE).await?;
+        let Some(session) = self.session(key).await? else { return Ok(Stopped::Nothing) };
+        let Some(row) = session.sandbox.clone() else { return Ok(Stopped::Nothing) };
+        let why = self.end_known(&lock, &session, &row, Some(Gone::Stopped)).await?;
+        Ok(if why == Some(Gone::Stopped) { Stopped::Ended } else { Stopped::Nothing })
+    }
+
+    /// Ends a sandbox by its id alone, such as one whose session is not known here.
+    ///
+    /// # Errors
+    /// Those of the store and of the backends.
+    pub async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
+        let wanted = id.clone();
+        if let Some(session) = self.store().run(move |db| db.session_of(&wanted)).await? {
+            self.stop_sandbox(&session.key).await?;
+        }
+        for backend in self.registry().all().to_vec() {
+            backend.remove(id).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the sandbox that was longest unused and is idle; `false` when all are in use.
+    pub(super) async fn evict(&self, but: SessionNumber) -> Result<bool> {
+        let all = self.store().run(|db| db.sandboxes()).await?;
+        for session in all.into_iter().filter(|session| session.number != but) {
+            // One that is being started or ended is in use.
+            let lock = match self.store().lock_session(session.number, Duration::ZERO).await {
+                Ok(lock) => lock,
+                Err(StoreError::SessionBusy(_)) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let Some(session) = self.session(&session.key).await? else { continue };
+            let Some(row) = session.sandbox.clone() else { return Ok(true) };
+            if let Some((_, running)) = self.find_of(&session).await?
+                && running.activity().await?.operations > 0
+            {
+                continue;
+            }
+            self.end_known(&lock, &session, &row, Some(Gone::Evicted)).await?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Writes down how a session's background commands ended that are over. What cannot be found out now is tried again
+    /// at the next time.
+    pub(crate) async fn settle(&self, session: &Session) {
+        if let Ok(Some((_, sandbox))) = self.find_of(session).await {
+            self.settle_in(session, &*sandbox).await;
+        }
+    }
+
+    pub(super) async fn settle_in(&self, session: &Session, sandbox: &dyn Sandbox) {
+        if let Err(error) = recorded::settle(self.store(), session.number, sandbox).await {
+            tracing::debug!(error = %error, "background commands cannot be looked up");
+        }
+    }
+
+    /// Removes the home that a session has to itself; `false` when there is none.
+    pub(crate) async fn purge_home(&self, key: &SessionKey) -> Result<bool> {
+        let (data_dir, key) = (self.config().data_dir.value.clone(), key.clone());
+        off_thread(move || Ok(homes::purge(&data_dir, &key)?)).await
+    }
+}
