@@ -74,6 +74,11 @@ pub struct Exec {
     pub program: Vec<OsString>,
     #[command(flatten)]
     pub sandbox: SandboxFlags,
+    #[command(flatten)]
+    pub session: SessionFlags,
+    /// Start it in the session and leave it running; prints its number
+    #[arg(long, requires = "session", conflicts_with_all = ["tty", "max_output"])]
+    pub background: bool,
     /// Time until it is ended, from 1s to 30m [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub timeout: Option<String>,
@@ -97,12 +102,26 @@ pub struct Exec {
     pub tty: bool,
 }
 
-/// What the sandbox of a command is to be.
+/// Which session a command is for.
+#[derive(Args)]
+pub struct SessionFlags {
+    /// Session to run it in, made if it is missing: its sandbox, files and background commands stay
+    #[arg(long, value_name = "KEY")]
+    pub session: Option<OsString>,
+    /// End the session's sandbox first, with all that runs in it
+    #[arg(long, requires = "session")]
+    pub recreate: bool,
+}
+
+/// What the sandbox of a command is to be. A session that is there already must agree with it.
 #[derive(Args)]
 pub struct SandboxFlags {
     /// Backend to run it in, `auto` for the strongest one here
     #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
+    /// Finished image to run it in
+    #[arg(long, value_name = "IMAGE")]
+    pub image: Option<String>,
     /// What it may reach: blocked, trusted or open
     #[arg(long, value_name = "POLICY")]
     pub network: Option<String>,

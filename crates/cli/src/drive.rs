@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::failure::Failure;
 use crate::output::Closed;
+use crate::place::Place;
 use crate::signals::Signals;
 use crate::{stdin, terminal};
 
@@ -27,17 +28,18 @@ pub enum Driven {
 /// Starts the command and brings it to its end: input goes in, events go to `take`, the first signal that we get ends
 /// the whole descent.
 pub async fn drive(
-    sandbox: &Arc<dyn Sandbox>,
+    place: &mut Place,
     request: ExecRequest,
     signals: &mut Signals,
-    mut take: impl AsyncFnMut(ExecEvent) -> Result<(), Closed>,
+    mut take: impl AsyncFnMut(&Place, ExecEvent) -> Result<(), Closed>,
 ) -> Result<Driven, Failure> {
     let input = request.stdin;
     let on_terminal = request.terminal.is_some();
-    let mut exec = match signals.race(sandbox.exec(request), || false).await {
+    let mut exec = match signals.race(place.exec(request), || false).await {
         Ok(exec) => exec?,
         Err(number) => return Ok(Driven::Told(number)),
     };
+    let place = &*place;
     let feeder = tokio::spawn(feed(exec.control, input, on_terminal));
     let process = Cell::new(None);
     let work = async {
@@ -48,7 +50,7 @@ pub async fn drive(
                     if let ExecEvent::Started(id) = event {
                         process.set(Some(id));
                     }
-                    if take(event).await.is_err() {
+                    if take(place, event).await.is_err() {
                         return Ok(Driven::Closed);
                     }
                 }
@@ -58,7 +60,7 @@ pub async fn drive(
     };
     let driven = signals.race(work, || match process.get() {
         Some(process) => {
-            stop(Arc::clone(sandbox), process);
+            stop(Arc::clone(place.sandbox()), process);
             true
         }
         None => false,

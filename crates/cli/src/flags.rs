@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use moltis_config::InvalidValue;
 use moltis_runtime::{NamedWorkspace, Overrides};
-use moltis_sandbox::{Diagnosis, GuestPath, Origin, Setting};
+use moltis_sandbox::{Diagnosis, GuestPath, Origin, SessionKey, Setting};
 
 use crate::args::SandboxFlags;
 use crate::failure::Failure;
@@ -32,12 +32,27 @@ pub fn guest_directory(path: OsString) -> Result<GuestPath, Failure> {
     })
 }
 
+/// A session's key, as a flag or argument names it.
+pub fn session_key(key: &OsStr) -> Result<SessionKey, Failure> {
+    key.to_str().and_then(SessionKey::new).ok_or_else(|| {
+        Failure::invalid(
+            Diagnosis::new(
+                "session-key-invalid",
+                format!("{:?} is no key of a session", key.to_string_lossy()),
+            )
+            .fix(format!("use 1 to {} bytes of UTF-8", SessionKey::MAX_BYTES)),
+        )
+    })
+}
+
 /// What the flags ask of the sandbox.
 pub fn overrides(args: &SandboxFlags) -> Result<Overrides, Failure> {
     fn set<T>(value: T) -> Setting<T> {
         Setting::new(value, Origin::Flag)
     }
     Ok(Overrides {
+        enabled: None,
+        image: flag("--image", args.image.as_deref(), moltis_config::parse_image)?.map(set),
         backend: flag("--backend", args.backend.as_deref(), moltis_config::parse_backend)?.map(set),
         network: flag("--network", args.network.as_deref(), moltis_config::parse_network)?.map(set),
         memory: flag("--memory", args.memory.as_deref(), moltis_config::parse_memory)?.map(set),

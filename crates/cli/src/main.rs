@@ -16,6 +16,7 @@ mod environment;
 mod failure;
 mod flags;
 mod output;
+mod place;
 mod printer;
 mod render;
 mod signals;

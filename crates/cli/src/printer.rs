@@ -1,12 +1,10 @@
-//! Printing what a command writes, and what a person should know about where it runs.
+//! Printing what a command writes.
 
 use moltis_runtime::Capped;
-use moltis_sandbox::NotEnforced;
 use moltis_sandbox::exec::ExecEvent;
 
 use crate::failure::Failure;
 use crate::output::{Closed, Stream, Writer};
-use crate::render;
 
 /// Prints events within a cap: heads as they come, tails at the end.
 pub struct Printer {
@@ -53,15 +51,5 @@ impl Printer {
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Failure::output(error)),
         }
-    }
-}
-
-/// Says once, before the output, what is not as one might think.
-pub fn warn(not_enforced: &[NotEnforced], notes: &[String]) {
-    for promise in not_enforced {
-        crate::say!("moltis: not enforced: {} ({})", promise.key, render::one_line(&promise.reason));
-    }
-    for note in notes {
-        crate::say!("moltis: {}", render::one_line(note));
     }
 }

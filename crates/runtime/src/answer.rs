@@ -5,9 +5,10 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use moltis_sandbox::exec::{Ending, Leftover, Outcome, Status};
-use moltis_sandbox::{BackendName, NotEnforced, SandboxId};
+use moltis_sandbox::{BackendName, NotEnforced, SandboxId, SessionKey};
 use serde::Serialize;
 
+use crate::store::{Gone, LostCommand};
 use crate::{Capped, Cut};
 
 /// One stream of a collected answer.
@@ -36,6 +37,8 @@ impl From<Capped> for Collected {
 /// How one command ended and what it printed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
+    /// The session that it ran in; absent for a sandbox of its own.
+    pub session: Option<SessionKey>,
     /// Where it ran.
     pub backend: BackendName,
     /// The sandbox's opaque id.
@@ -48,12 +51,20 @@ pub struct Answer {
     pub stderr: Collected,
     /// Built-in defaults that are not kept.
     pub not_enforced: Vec<NotEnforced>,
+    /// What else a person should know.
+    pub notes: Vec<String>,
+    /// Why the session's sandbox before this one ended, if this one is new and there was one.
+    pub restarted: Option<Gone>,
+    /// The session's earlier commands whose outcome is not known; told once.
+    pub lost: Vec<LostCommand>,
 }
 
 /// The JSON form of an [`Answer`]; its fields are part of the interface.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Json<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a SessionKey>,
     backend: BackendName,
     sandbox: &'a SandboxId,
     /// What a shell would show: the code, 128 + signal, or 124 after a time-out.
@@ -76,6 +87,12 @@ struct Json<'a> {
     leftovers: &'a [Leftover],
     leftovers_total: u32,
     not_enforced: &'a [NotEnforced],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    notes: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restarted: Option<Gone>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    lost: &'a [LostCommand],
 }
 
 impl Serialize for Answer {
@@ -84,6 +101,7 @@ impl Serialize for Answer {
         let (stderr, stderr_encoding) = text_or_base64(&self.stderr.bytes);
         let outcome = &self.outcome;
         Json {
+            session: self.session.as_ref(),
             backend: self.backend,
             sandbox: &self.sandbox,
             exit_code: outcome.exit_code(),
@@ -105,6 +123,9 @@ impl Serialize for Answer {
             leftovers: &outcome.leftovers,
             leftovers_total: outcome.leftovers_total,
             not_enforced: &self.not_enforced,
+            notes: &self.notes,
+            restarted: self.restarted,
+            lost: &self.lost,
         }
         .serialize(serializer)
     }

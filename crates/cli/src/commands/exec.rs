@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use moltis_runtime::answer::Answer;
-use moltis_runtime::{Capped, Opened, Runtime};
+use moltis_runtime::{Capped, Runtime};
 use moltis_sandbox::exec::{Command, Ending, ExecEvent, ExecRequest, Outcome};
 
 use crate::args::{self, Global};
 use crate::drive::{Driven, drive};
 use crate::failure::Failure;
 use crate::flags::{self, flag, guest_directory};
-use crate::output::BROKEN_PIPE;
-use crate::printer::{Printer, warn};
+use crate::output::{self, BROKEN_PIPE};
+use crate::place::{self, Opening, Place};
+use crate::printer::Printer;
 use crate::signals::Signals;
 use crate::{environment, render, stdin, terminal};
 
@@ -20,24 +21,22 @@ pub async fn run(global: &Global, args: args::Exec) -> Result<i32, Failure> {
     let runtime = super::runtime(global)?;
     let request = request(&runtime, &args)?;
     let overrides = flags::overrides(&args.sandbox)?;
+    let session = place::session(&args.session, overrides.clone())?;
     let cap = flag("--max-output", args.max_output.as_deref(), moltis_config::parse_size)?;
     // Signals are caught before anything starts, so that none can leave it behind.
     let mut signals = Signals::catch().map_err(Failure::runtime)?;
-    // A signal does not break an opening off: it is waited for, and what it made is taken away again.
-    let mut opening = std::pin::pin!(runtime.open(&overrides));
-    let (opened, told) = tokio::select! {
-        opened = &mut opening => (opened?, None),
-        number = signals.next() => (opening.await?, Some(number)),
+    let mut place = match Place::open(&runtime, overrides, session, &mut signals).await? {
+        Opening::Open(place) => place,
+        Opening::Told(number) => return Ok(128 + number),
     };
-    let result = match told {
-        Some(number) => Ok(128 + number),
-        None if args.json => collected(&runtime, &opened, request, cap, &mut signals).await,
-        None => streamed(&opened, request, cap, &mut signals).await,
+    let result = if args.background {
+        background(&mut place, request, args.json).await
+    } else if args.json {
+        collected(&runtime, &mut place, request, cap, &mut signals).await
+    } else {
+        streamed(&mut place, request, cap, &mut signals).await
     };
-    if let Err(error) = opened.sandbox.close().await {
-        // The command is over and has its status; what is left of the sandbox is swept by the next start.
-        render::warning(error.diagnosis());
-    }
+    place.put_away().await;
     result
 }
 
@@ -51,9 +50,12 @@ fn request(runtime: &Runtime, args: &args::Exec) -> Result<ExecRequest, Failure>
     request.env = environment::collect(&args.env_file, &args.env)?;
     request.cwd = args.cwd.clone().map(guest_directory).transpose()?;
     let timeout = flag("--timeout", args.timeout.as_deref(), moltis_config::parse_timeout)?;
-    // A terminal is somebody at work: it has no time-out unless one is given.
-    request.timeout = timeout.or_else(|| (!args.tty).then(|| runtime.default_timeout()));
-    request.stdin = stdin::wanted(args.tty);
+    // A terminal is somebody at work, and a background command has nobody who waits: they have no time-out unless one
+    // is given.
+    request.timeout = timeout.or_else(|| (!args.tty && !args.background).then(|| runtime.default_timeout()));
+    request.background = args.background;
+    // A background command's input is sent later.
+    request.stdin = args.background || stdin::wanted(args.tty);
     request.terminal = args.tty.then(terminal::size);
     if let (true, Some(term)) = (args.tty, std::env::var_os("TERM").filter(|term| !term.is_empty())) {
         // What the command draws is for our terminal; one that --env names wins.
@@ -62,9 +64,35 @@ fn request(runtime: &Runtime, args: &args::Exec) -> Result<ExecRequest, Failure>
     Ok(request)
 }
 
+/// Starts it and says by which number it is found again.
+async fn background(place: &mut Place, request: ExecRequest, json: bool) -> Result<i32, Failure> {
+    let mut exec = place.exec(request).await?;
+    let process = loop {
+        match exec.events.next().await {
+            Some(Ok(ExecEvent::Started(process))) => break process,
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(error.into()),
+            None => return Err(moltis_runtime::error::ended_without_exit().into()),
+        }
+    };
+    if !json {
+        place.warn();
+        return output::print(&format!("{process}\n"));
+    }
+    output::print_json(&serde_json::json!({
+        "session": place.session(),
+        "process": process,
+        "backend": place.backend(),
+        "sandbox": place.sandbox().id(),
+        "restarted": place.restarted(),
+        "notEnforced": place.not_enforced(),
+        "notes": place.notes(),
+    }))
+}
+
 /// Prints output as it comes.
 async fn streamed(
-    opened: &Opened,
+    place: &mut Place,
     request: ExecRequest,
     cap: Option<u64>,
     signals: &mut Signals,
@@ -72,10 +100,10 @@ async fn streamed(
     let timeout = request.timeout;
     let raw = request.terminal.map(|_| terminal::RawMode::enter()).transpose()?;
     let mut printer = Printer::new(cap);
-    let driven = drive(&opened.sandbox, request, signals, async |event| {
+    let driven = drive(place, request, signals, async |place, event| {
         if let ExecEvent::Started(_) = event {
             // Only now is it certain that there is something to be said of.
-            warn(&opened.not_enforced, &opened.notes);
+            place.warn();
         }
         printer.print(event).await
     })
@@ -92,14 +120,14 @@ async fn streamed(
         Ok(Ok(false)) => return Ok(BROKEN_PIPE),
         Ok(Err(failure)) => return Err(failure),
     }
-    epilogue(&outcome, timeout);
+    epilogue(&outcome, timeout, place.session().is_some());
     Ok(exit_status(&outcome, signals))
 }
 
 /// Prints one JSON object at the end.
 async fn collected(
     runtime: &Runtime,
-    opened: &Opened,
+    place: &mut Place,
     request: ExecRequest,
     cap: Option<u64>,
     signals: &mut Signals,
@@ -108,7 +136,7 @@ async fn collected(
     let cap = usize::try_from(cap).unwrap_or(usize::MAX);
     let mut stdout = Capped::new(cap);
     let mut stderr = Capped::new(cap);
-    let driven = drive(&opened.sandbox, request, signals, async |event| {
+    let driven = drive(place, request, signals, async |_, event| {
         match event {
             ExecEvent::Stdout(bytes) => drop(stdout.push(&bytes)),
             ExecEvent::Stderr(bytes) => drop(stderr.push(&bytes)),
@@ -124,12 +152,16 @@ async fn collected(
     };
     let status = exit_status(&outcome, signals);
     let answer = Answer {
-        backend: opened.backend,
-        sandbox: opened.sandbox.id().clone(),
+        session: place.session().cloned(),
+        backend: place.backend(),
+        sandbox: place.sandbox().id().clone(),
         outcome,
         stdout: stdout.into(),
         stderr: stderr.into(),
-        not_enforced: opened.not_enforced.clone(),
+        not_enforced: place.not_enforced().to_vec(),
+        notes: place.notes().to_vec(),
+        restarted: place.restarted(),
+        lost: place.lost().to_vec(),
     };
     let mut line = serde_json::to_vec(&answer).map_err(|error| Failure::output(error.into()))?;
     line.push(b'\n');
@@ -157,19 +189,16 @@ fn exit_status(outcome: &Outcome, signals: &Signals) -> i32 {
 }
 
 /// Says after the output how it ended, where the exit status alone would not.
-fn epilogue(outcome: &Outcome, timeout: Option<Duration>) {
+fn epilogue(outcome: &Outcome, timeout: Option<Duration>, stays: bool) {
     if outcome.ending == Ending::TimedOut {
         let time = timeout.map(|t| format!(" of {} s", t.as_secs_f64())).unwrap_or_default();
         crate::say!(
             "moltis: its time{time} was up: the command and all that it started were ended (--timeout sets it)"
         );
     }
+    let fate = if stays { "still running in the session" } else { "still running, ended with the sandbox" };
     for leftover in &outcome.leftovers {
-        crate::say!(
-            "moltis: still running, ended with the sandbox: {} {}",
-            leftover.pid,
-            render::one_line(&leftover.command)
-        );
+        crate::say!("moltis: {fate}: {} {}", leftover.pid, render::one_line(&leftover.command));
     }
     let unnamed =
         outcome.leftovers_total as usize - outcome.leftovers.len().min(outcome.leftovers_total as usize);
