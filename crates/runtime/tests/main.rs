@@ -3,4 +3,5 @@
 // All of this is test code; the lint knows only functions marked as tests.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod sessions;
 mod store;
