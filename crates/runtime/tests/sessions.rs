@@ -299,7 +299,7 @@ async fn one_that_died_is_made_anew_and_its_background_commands_are_lost() {
     assert_eq!(out(&mut session, "echo new").await, "new\n");
     assert_eq!(session.restarted, Some(Gone::Crash));
     let page = runtime.history(&key("s"), None, 9).await.unwrap();
-    let results: Vec<_> = page.entries.iter().map(|e| &e.result == &HistoryResult::Lost).collect();
+    let results: Vec<_> = page.entries.iter().map(|e| e.result == HistoryResult::Lost).collect();
     assert_eq!(results, [false, true]);
     here.end().await;
 }
