@@ -34,20 +34,24 @@ pub struct Global {
 pub enum Command {
     /// Run a command in a sandbox
     Exec(Box<Exec>),
+    /// Work in a sandbox on a terminal
+    Shell(Box<Shell>),
     /// Sandboxes and the backends that hold them
     #[command(subcommand)]
     Sandbox(Sandbox),
     /// The configuration: check it, show it, write a first one
     #[command(subcommand)]
     Config(Config),
+    /// Print what makes a shell complete this program's words
+    Completions(Completions),
 }
 
 impl Command {
     /// Exit status for what is Moltis's or the caller's fault.
     pub fn usage_status(&self) -> i32 {
         match self {
-            Self::Exec(_) => 125,
-            Self::Sandbox(_) | Self::Config(_) => 1,
+            Self::Exec(_) | Self::Shell(_) => 125,
+            Self::Sandbox(_) | Self::Config(_) | Self::Completions(_) => 1,
         }
     }
 }
@@ -137,6 +141,60 @@ pub struct SandboxFlags {
     /// Processes and threads in the whole sandbox
     #[arg(long, value_name = "COUNT")]
     pub pids: Option<String>,
+}
+
+/// `moltis shell`.
+#[derive(Args)]
+#[command(
+    override_usage = "moltis shell [OPTIONS] [-- PROGRAM [ARGUMENT]...]",
+    after_help = "\
+Without a program it is bash where the sandbox has it, else sh, which read their own files there.
+
+Exit status: the shell's own; 128 + n when signal n ended it or moltis, 126 or 127 when the program cannot be run or \
+found, 125 when Moltis or its caller is at fault.
+
+Examples:
+  moltis shell
+  moltis shell --session work --workspace .:rw
+  moltis shell -- python3"
+)]
+pub struct Shell {
+    /// A program to run instead of a shell, and its arguments
+    #[arg(last = true, value_name = "PROGRAM")]
+    pub program: Vec<OsString>,
+    #[command(flatten)]
+    pub sandbox: SandboxFlags,
+    #[command(flatten)]
+    pub session: SessionFlags,
+    /// Variable to set, or by name alone one to pass on
+    #[arg(long, value_name = "NAME[=VALUE]")]
+    pub env: Vec<OsString>,
+    /// File of NAME=VALUE lines
+    #[arg(long, value_name = "FILE")]
+    pub env_file: Vec<PathBuf>,
+    /// Directory inside the sandbox to start in, from the root
+    #[arg(long, value_name = "PATH")]
+    pub cwd: Option<OsString>,
+}
+
+/// `moltis completions`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  source <(moltis completions bash)
+  moltis completions zsh > ~/.zfunc/_moltis
+  moltis completions fish > ~/.config/fish/completions/moltis.fish")]
+pub struct Completions {
+    /// The shell
+    pub shell: CompletionShell,
+}
+
+/// Shells that can be told how to complete.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum CompletionShell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 #[derive(Subcommand)]

@@ -2,16 +2,18 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use moltis_sandbox::Sandbox;
-use moltis_sandbox::exec::{ExecControl, ExecEvent, ExecRequest, Outcome, ProcessId, TerminalSize};
+use moltis_sandbox::exec::{Ending, ExecControl, ExecEvent, ExecRequest, Outcome, ProcessId, TerminalSize};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::failure::Failure;
 use crate::output::Closed;
 use crate::place::Place;
+use crate::printer::Printer;
 use crate::signals::Signals;
 use crate::{stdin, terminal};
 
@@ -70,6 +72,39 @@ pub async fn drive(
     match driven {
         Ok(driven) => Ok(driven?),
         Err(number) => Ok(Driven::Told(number)),
+    }
+}
+
+/// Runs a command on our terminal, which is put back however it ends; nothing else is printed meanwhile.
+///
+/// # Errors
+/// When it does not start, or how it ended is not known.
+pub async fn on_terminal(
+    place: &mut Place,
+    request: ExecRequest,
+    signals: &mut Signals,
+) -> Result<Driven, Failure> {
+    let raw = terminal::RawMode::enter()?;
+    let mut printer = Printer::on_terminal(None);
+    let driven = drive(place, request, signals, async |_, event| printer.print(event).await).await;
+    // What it drew comes first, and then what puts the screen back; a terminal that takes no more is not waited for.
+    let finished = tokio::time::timeout(PATIENCE, signals.race(printer.finish(), || true)).await;
+    drop(raw);
+    match (driven?, finished) {
+        (Driven::Ended(_), Ok(Ok(Ok(false)))) => Ok(Driven::Closed),
+        (Driven::Ended(_), Ok(Ok(Err(failure)))) => Err(failure),
+        (driven, _) => Ok(driven),
+    }
+}
+
+/// Time that our terminal has to take the last of the output.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The command's status; ours when a signal to us ended it.
+pub fn exit_status(outcome: &Outcome, signals: &Signals) -> i32 {
+    match (outcome.ending, signals.ended_by) {
+        (Ending::Cancelled, Some(number)) => 128 + number,
+        _ => outcome.exit_code(),
     }
 }
 

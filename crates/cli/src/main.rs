@@ -19,6 +19,7 @@ mod output;
 mod place;
 mod printer;
 mod render;
+mod screen;
 mod signals;
 mod stdin;
 mod terminal;

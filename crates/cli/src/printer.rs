@@ -1,15 +1,18 @@
-//! Printing what a command writes.
+//! Printing what a command writes, and what it leaves running.
 
 use moltis_runtime::Capped;
-use moltis_sandbox::exec::ExecEvent;
+use moltis_sandbox::exec::{ExecEvent, Outcome};
 
 use crate::failure::Failure;
 use crate::output::{Closed, Stream, Writer};
+use crate::render;
+use crate::screen::Screen;
 
 /// Prints events within a cap: heads as they come, tails at the end.
 pub struct Printer {
     writer: Writer,
     caps: Option<[Capped; 2]>,
+    screen: Option<Screen>,
 }
 
 impl Printer {
@@ -19,7 +22,12 @@ impl Printer {
             let cap = usize::try_from(cap).unwrap_or(usize::MAX);
             [Capped::new(cap), Capped::new(cap)]
         });
-        Self { writer: Writer::start(), caps }
+        Self { writer: Writer::start(), caps, screen: None }
+    }
+
+    /// A printer of what is drawn on our terminal.
+    pub fn on_terminal(cap: Option<u64>) -> Self {
+        Self { screen: Some(Screen::new()), ..Self::new(cap) }
     }
 
     /// Prints one event; waits while the reader is behind.
@@ -29,6 +37,9 @@ impl Printer {
             ExecEvent::Stderr(bytes) => (Stream::Stderr, bytes),
             ExecEvent::Started(_) | ExecEvent::Missed { .. } | ExecEvent::Exit(_) => return Ok(()),
         };
+        if let Some(screen) = &mut self.screen {
+            bytes = screen.pass(bytes);
+        }
         if let Some(caps) = &mut self.caps {
             let now = caps[stream as usize].push(&bytes);
             bytes.truncate(now);
@@ -46,10 +57,27 @@ impl Printer {
                 break;
             }
         }
+        let left = self.screen.map(|screen| screen.restore()).unwrap_or_default();
+        if !left.is_empty() {
+            // A reader that is gone shows below.
+            let _ = self.writer.write(Stream::Stdout, left.into()).await;
+        }
         match self.writer.finish().await {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Failure::output(error)),
         }
+    }
+}
+
+/// Names what lives on, and says what becomes of it.
+pub fn leftovers(outcome: &Outcome, stays: bool) {
+    let fate = if stays { "still running in the session" } else { "still running, ended with the sandbox" };
+    for leftover in &outcome.leftovers {
+        crate::say!("moltis: {fate}: {} {}", leftover.pid, render::one_line(&leftover.command));
+    }
+    let unnamed = (outcome.leftovers_total as usize).saturating_sub(outcome.leftovers.len());
+    if unnamed > 0 {
+        crate::say!("moltis: and {unnamed} more");
     }
 }

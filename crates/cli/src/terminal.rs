@@ -1,5 +1,6 @@
 //! Our own terminal while a command runs on one inside: raw mode, put back whatever happens, and its size.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -43,6 +44,29 @@ fn not_a_terminal() -> Failure {
         Diagnosis::new("not-a-terminal", "--tty needs a terminal, and standard input is none")
             .fix("leave --tty off, or run it from a terminal"),
     )
+}
+
+/// Sees that a shell has a terminal to be on.
+///
+/// # Errors
+/// When standard input or output is none.
+pub fn required() -> Result<(), Failure> {
+    use std::io::IsTerminal;
+    let missing = match (io::stdin().is_terminal(), io::stdout().is_terminal()) {
+        (true, true) => return Ok(()),
+        (false, _) => "standard input",
+        (true, false) => "standard output",
+    };
+    Err(Failure::invalid(
+        Diagnosis::new("not-a-terminal", format!("a shell needs a terminal, and {missing} is none"))
+            .fix("run it from a terminal, or run commands without one by `moltis exec`"),
+    ))
+}
+
+/// Variables that tell a command which terminal it draws for.
+pub fn variables() -> Option<(OsString, OsString)> {
+    let term = std::env::var_os("TERM").filter(|term| !term.is_empty())?;
+    Some(("TERM".into(), term))
 }
 
 /// Size of our terminal; 24 × 80 when it does not say.

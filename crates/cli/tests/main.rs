@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bad_input;
+mod completions;
 mod config;
 mod exec;
 mod support;
+mod terminal;

@@ -7,12 +7,12 @@ use moltis_runtime::{Capped, Runtime};
 use moltis_sandbox::exec::{Command, Ending, ExecEvent, ExecRequest, Outcome};
 
 use crate::args::{self, Global};
-use crate::drive::{Driven, drive};
+use crate::drive::{Driven, drive, exit_status};
 use crate::failure::Failure;
 use crate::flags::{self, flag, guest_directory};
 use crate::output::{self, BROKEN_PIPE};
 use crate::place::{self, Opening, Place};
-use crate::printer::Printer;
+use crate::printer::{Printer, leftovers};
 use crate::signals::Signals;
 use crate::{environment, render, stdin, terminal};
 
@@ -57,9 +57,9 @@ fn request(runtime: &Runtime, args: &args::Exec) -> Result<ExecRequest, Failure>
     // A background command's input is sent later.
     request.stdin = args.background || stdin::wanted(args.tty);
     request.terminal = args.tty.then(terminal::size);
-    if let (true, Some(term)) = (args.tty, std::env::var_os("TERM").filter(|term| !term.is_empty())) {
+    if args.tty {
         // What the command draws is for our terminal; one that --env names wins.
-        request.env.insert(0, ("TERM".into(), term));
+        request.env.splice(0..0, terminal::variables());
     }
     Ok(request)
 }
@@ -99,7 +99,7 @@ async fn streamed(
 ) -> Result<i32, Failure> {
     let timeout = request.timeout;
     let raw = request.terminal.map(|_| terminal::RawMode::enter()).transpose()?;
-    let mut printer = Printer::new(cap);
+    let mut printer = if raw.is_some() { Printer::on_terminal(cap) } else { Printer::new(cap) };
     let driven = drive(place, request, signals, async |place, event| {
         if let ExecEvent::Started(_) = event {
             // Only now is it certain that there is something to be said of.
@@ -180,14 +180,6 @@ async fn collected(
     }
 }
 
-/// The command's status; ours when a signal to us ended it.
-fn exit_status(outcome: &Outcome, signals: &Signals) -> i32 {
-    match (outcome.ending, signals.ended_by) {
-        (Ending::Cancelled, Some(number)) => 128 + number,
-        _ => outcome.exit_code(),
-    }
-}
-
 /// Says after the output how it ended, where the exit status alone would not.
 fn epilogue(outcome: &Outcome, timeout: Option<Duration>, stays: bool) {
     if outcome.ending == Ending::TimedOut {
@@ -196,13 +188,5 @@ fn epilogue(outcome: &Outcome, timeout: Option<Duration>, stays: bool) {
             "moltis: its time{time} was up: the command and all that it started were ended (--timeout sets it)"
         );
     }
-    let fate = if stays { "still running in the session" } else { "still running, ended with the sandbox" };
-    for leftover in &outcome.leftovers {
-        crate::say!("moltis: {fate}: {} {}", leftover.pid, render::one_line(&leftover.command));
-    }
-    let unnamed =
-        outcome.leftovers_total as usize - outcome.leftovers.len().min(outcome.leftovers_total as usize);
-    if unnamed > 0 {
-        crate::say!("moltis: and {unnamed} more");
-    }
+    leftovers(outcome, stays);
 }

@@ -1,8 +1,10 @@
 //! The commands of the program, a module each.
 
+mod completions;
 mod config;
 mod exec;
 mod sandbox;
+mod shell;
 
 use moltis_config::{Loaded, Options};
 use moltis_runtime::Runtime;
@@ -19,6 +21,8 @@ pub async fn run(cli: Cli) -> Result<i32, Failure> {
             let json = args.json;
             exec::run(&global, *args).await.map_err(|failure| failure.in_json(json))
         }
+        Command::Shell(args) => shell::run(&global, *args).await,
+        Command::Completions(args) => completions::run(args.shell),
         Command::Sandbox(args::Sandbox::Status(args)) => {
             sandbox::status(&global, args.json).await.map_err(|failure| failure.in_json(args.json))
         }
