@@ -124,9 +124,15 @@ impl Drop for Tmux {
     }
 }
 
+/// Processes that any thread of a process has started.
 fn children(pid: i32) -> Vec<Pid> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
-    list.split_whitespace().map(|word| Pid::from_raw(word.parse().unwrap()).unwrap()).collect()
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let lists =
+        threads.flatten().filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_whitespace().map(|word| word.parse().unwrap()).collect::<Vec<_>>())
+        .map(|pid| Pid::from_raw(pid).unwrap())
+        .collect()
 }
 
 #[test]

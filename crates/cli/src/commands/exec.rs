@@ -14,7 +14,7 @@ use crate::output::{self, BROKEN_PIPE};
 use crate::place::{self, Opening, Place};
 use crate::printer::{Printer, leftovers};
 use crate::signals::Signals;
-use crate::{environment, render, stdin, terminal};
+use crate::{environment, stdin, terminal};
 
 /// Runs the command; gives its exit status.
 pub async fn run(global: &Global, args: args::Exec) -> Result<i32, Failure> {
