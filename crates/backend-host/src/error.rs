@@ -123,7 +123,7 @@ pub(crate) fn blocks() {
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| Error::ShuttingDown)?
+    moltis_sandbox::blocking::short(work).await.map_err(|_| Error::ShuttingDown)?
 }
 
 #[cfg(test)]

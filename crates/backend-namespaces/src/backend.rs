@@ -242,7 +242,7 @@ impl Backend for NamespacesBackend {
         let opened = self.open_or_adopt(spec).await;
         if matches!(opened, Err(moltis_sandbox::Error::Unavailable(_))) {
             let detector = self.state.detector.clone();
-            let _ = tokio::task::spawn_blocking(move || detector.forget()).await;
+            let _ = moltis_sandbox::blocking::short(move || detector.forget()).await;
         }
         opened
     }
@@ -319,7 +319,7 @@ impl Backend for NamespacesBackend {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> crate::error::Result<T> + Send + 'static,
 ) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
+    match moltis_sandbox::blocking::short(work).await {
         Ok(answer) => Ok(answer?),
         Err(failed) => {
             let cause = std::io::Error::other(failed);

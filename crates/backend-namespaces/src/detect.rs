@@ -60,7 +60,7 @@ impl Detector {
 
     async fn off_thread<T: Send + 'static>(&self, work: fn(&Self) -> T) -> Option<T> {
         let this = self.clone();
-        tokio::task::spawn_blocking(move || work(&this)).await.ok()
+        moltis_sandbox::blocking::short(move || work(&this)).await.ok()
     }
 
     /// Whether a launch is known to have worked within the last minute. Blocks on a small file.

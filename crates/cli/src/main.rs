@@ -34,11 +34,17 @@ fn main() -> ExitCode {
         Err(error) => return args::usage_error(&error),
     };
     let usage_status = cli.command.usage_status();
-    let result = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(failure::Failure::runtime)
-        .and_then(|runtime| runtime.block_on(commands::run(cli)));
+    // One command at a time runs here: what blocks for a moment holds nobody up.
+    moltis_sandbox::blocking::allow_here();
+    let result = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => {
+            let result = runtime.block_on(commands::run(cli));
+            // Its threads are not waited for: the process ends.
+            runtime.shutdown_background();
+            result
+        }
+        Err(error) => Err(failure::Failure::runtime(error)),
+    };
     match result {
         // A thread may still sit in a blocking read of standard input: leave without waiting for it.
         Ok(status) => std::process::exit(status),

@@ -21,8 +21,11 @@ pub enum Stream {
     Stderr,
 }
 
-/// The writing thread.
-pub struct Writer {
+/// The writing thread, once there is something to write.
+#[derive(Default)]
+pub struct Writer(Option<Thread>);
+
+struct Thread {
     chunks: mpsc::Sender<(Stream, Bytes)>,
     done: oneshot::Receiver<io::Result<()>>,
 }
@@ -31,9 +34,8 @@ pub struct Writer {
 #[derive(Debug)]
 pub struct Closed;
 
-impl Writer {
-    /// Starts the thread.
-    pub fn start() -> Self {
+impl Thread {
+    fn start() -> Self {
         let (chunks, mut waiting) = mpsc::channel::<(Stream, Bytes)>(WAITING);
         let (tell, done) = oneshot::channel();
         std::thread::spawn(move || {
@@ -52,16 +54,20 @@ impl Writer {
         });
         Self { chunks, done }
     }
+}
 
+impl Writer {
     /// Hands bytes over; waits while the reader is behind.
-    pub async fn write(&self, stream: Stream, bytes: Bytes) -> Result<(), Closed> {
-        self.chunks.send((stream, bytes)).await.map_err(|_| Closed)
+    pub async fn write(&mut self, stream: Stream, bytes: Bytes) -> Result<(), Closed> {
+        let thread = self.0.get_or_insert_with(Thread::start);
+        thread.chunks.send((stream, bytes)).await.map_err(|_| Closed)
     }
 
     /// Waits until everything is written.
     pub async fn finish(self) -> io::Result<()> {
-        drop(self.chunks);
-        self.done.await.unwrap_or(Ok(()))
+        let Some(Thread { chunks, done }) = self.0 else { return Ok(()) };
+        drop(chunks);
+        done.await.unwrap_or(Ok(()))
     }
 }
 

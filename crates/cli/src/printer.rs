@@ -22,7 +22,7 @@ impl Printer {
             let cap = usize::try_from(cap).unwrap_or(usize::MAX);
             [Capped::new(cap), Capped::new(cap)]
         });
-        Self { writer: Writer::start(), caps, screen: None }
+        Self { writer: Writer::default(), caps, screen: None }
     }
 
     /// A printer of what is drawn on our terminal.
@@ -48,11 +48,14 @@ impl Printer {
     }
 
     /// Prints what the caps held back, and waits until everything is written; whether somebody read it.
-    pub async fn finish(self) -> Result<bool, Failure> {
+    pub async fn finish(mut self) -> Result<bool, Failure> {
         let streams = [Stream::Stdout, Stream::Stderr];
         for (stream, capped) in streams.into_iter().zip(self.caps.into_iter().flatten()) {
             let (_, cut, tail) = capped.finish();
             let marker = cut.map(|cut| cut.marker()).unwrap_or_default();
+            if marker.is_empty() && tail.is_empty() {
+                continue;
+            }
             if self.writer.write(stream, [marker.into_bytes(), tail].concat().into()).await.is_err() {
                 break;
             }

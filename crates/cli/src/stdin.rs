@@ -8,9 +8,18 @@ use tokio::sync::mpsc;
 /// Bytes read at once.
 const PIECE: usize = 64 * 1024;
 
-/// Whether there is an input to pass on: anything but a terminal that the command does not run on.
+/// Whether there is an input to pass on: anything but a terminal that the command does not run on, and but
+/// `/dev/null`, which the command reads without us.
 pub fn wanted(on_terminal: bool) -> bool {
-    on_terminal || !io::stdin().is_terminal()
+    on_terminal || !(io::stdin().is_terminal() || is_null())
+}
+
+fn is_null() -> bool {
+    let null = || rustix::fs::stat("/dev/null").ok();
+    rustix::fs::fstat(io::stdin()).ok().zip(null()).is_some_and(|(stdin, null)| {
+        rustix::fs::FileType::from_raw_mode(stdin.st_mode) == rustix::fs::FileType::CharacterDevice
+            && stdin.st_rdev == null.st_rdev
+    })
 }
 
 /// Pieces of standard input; the channel closes at its end. The thread is not waited for when the program ends.

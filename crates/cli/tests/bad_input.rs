@@ -123,7 +123,7 @@ fn demands_that_nothing_keeps_are_refused() {
         std::fs::write(place.config().join("moltis.toml"), format!("[tools.exec.sandbox]\n{text}\n"))
             .unwrap();
     };
-    for key in ["home_quota = \"1G\"", "runtime = \"runsc\"", "packages = [\"jq\"]"] {
+    for key in ["runtime = \"runsc\"", "packages = [\"jq\"]"] {
         config(key);
         refused(&place.exec(["true"]), "demand-not-kept", key.split_once(' ').unwrap().0);
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moltis_config::Config;
-use moltis_sandbox::{BackendName, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SessionKey};
+use moltis_sandbox::{
+    BackendName, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SessionKey, blocking,
+};
 
 use crate::error::RuntimeError;
 use crate::homes;
@@ -138,15 +140,16 @@ impl Runtime {
         work: impl FnOnce(&Shared) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let shared = Arc::clone(&self.0);
-        off_thread(move || work(&shared)).await
+        let done = blocking::short(move || work(&shared)).await;
+        done.unwrap_or_else(|error| Err(RuntimeError::Broke(error.to_string()).into()))
     }
 }
 
-/// Does what blocks off the async threads.
+/// Does what may block for long off the async threads.
 pub(crate) async fn off_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = blocking::long(work).await;
     done.unwrap_or_else(|error| Err(RuntimeError::Broke(error.to_string()).into()))
 }
 

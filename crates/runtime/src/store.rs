@@ -34,7 +34,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use moltis_sandbox::Diagnosis;
+use moltis_sandbox::{Diagnosis, blocking};
 use tokio::sync::Semaphore;
 
 pub use caller::Caller;
@@ -99,7 +99,7 @@ impl Store {
     ) -> Result<T> {
         let turn = Arc::clone(&self.0.turn).acquire_owned().await.map_err(|_| StoreError::Stopped)?;
         let store = self.clone();
-        let task = tokio::task::spawn_blocking(move || {
+        let task = blocking::short(move || {
             let _turn = turn;
             store.run_blocking(work)
         });

@@ -5,6 +5,7 @@
 //! same [`Diagnosis`].
 
 pub mod backend;
+pub mod blocking;
 pub mod diagnosis;
 pub mod error;
 pub mod exec;

@@ -261,6 +261,8 @@ fn connect(place: &Place) -> Result<(Connection, State)> {
         // The last one to close would flush and remove the log: two flushes for each command of a lone process.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)?;
+        // Plans do not depend on values: otherwise each statement is compiled a second time when it gets its first one.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false)?;
         connection.busy_handler(Some(patience(PATIENCE)))?;
         let state = schema::state(&connection)?;
