@@ -23,6 +23,7 @@ use crate::connection::Connection;
 use crate::control;
 use crate::descent::{self, Attempt};
 use crate::failure::{invalid, kernel, not_found};
+use crate::guarded::{self, Guarded};
 use crate::peer::{self, PeerRule};
 use crate::pending::{Arrival, Pending, Refusal};
 use crate::process::{self, Job};
@@ -69,6 +70,7 @@ pub struct Agent {
     idle: Option<Duration>,
     cwd: Vec<u8>,
     limits: CommandLimits,
+    guarded: Vec<Guarded>,
     peers: PeerRule,
     began: Instant,
     commands: u64,
@@ -111,6 +113,7 @@ impl Agent {
             idle: config.idle,
             cwd: config.cwd,
             limits: config.limits,
+            guarded: config.guarded,
             peers: config.peers,
             began: now,
             commands: 0,
@@ -371,7 +374,10 @@ impl Agent {
     fn handle(&mut self, conn: OwnedFd, request: Request, payload: &[u8]) {
         match request {
             Request::Exec(start) => self.exec(conn, start),
-            Request::Attach { .. } | Request::Stop { .. } | Request::Accept { .. } => {
+            Request::Attach { .. }
+            | Request::Order { .. }
+            | Request::Stop { .. }
+            | Request::Accept { .. } => {
                 let answer = match self.registry.named(&request) {
                     Some(control) => control::send_with_fd(control, payload, Some(conn.as_fd()))
                         .err()
@@ -383,7 +389,13 @@ impl Agent {
                 }
             }
             Request::File(request) => {
-                self.work(conn, Operation::worker(1), None, |conn| files::handle(conn, request));
+                // The closure runs in a process of its own, where this one's descriptors are numbers only.
+                let guarded = std::mem::take(&mut self.guarded);
+                self.work(conn, Operation::worker(1), None, |mut conn| match guarded::refusal(&guarded) {
+                    Some(failure) => conn.reply(&Reply::Failed(failure)),
+                    None => files::handle(conn, request),
+                });
+                self.guarded = guarded;
             }
             Request::Connect { port } => {
                 self.work(conn, Operation::worker(1), None, |conn| forward::connect(conn, port));
@@ -430,6 +442,10 @@ impl Agent {
             Ok(None) => {
                 // SAFETY: the descriptor was kept open for this process, whose copy of the agent is never dropped.
                 let signals = unsafe { OwnedFd::from_raw_fd(self.signals.as_raw_fd()) };
+                if let Some(failure) = guarded::refusal(&self.guarded) {
+                    process::answer(&conn, &Reply::Failed(failure));
+                    exit(0)
+                }
                 let (cwd, limits) = (std::mem::take(&mut self.cwd), std::mem::take(&mut self.limits));
                 let ended =
                     process::run(Job { process: number, start, cwd, limits, conn, control: theirs, signals });

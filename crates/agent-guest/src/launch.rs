@@ -22,6 +22,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::confine;
+use crate::guarded::Guarded;
 use crate::rlimits::CommandLimits;
 use crate::serve::{self, PeerRule, ServeConfig};
 use crate::startup;
@@ -60,7 +61,7 @@ fn launch(host: &Host) -> Result<(), Fault> {
                 std::process::exit(1);
             }
             let fault = match become_agent(host, &plan, handed, &listener, theirs) {
-                Ok(()) => serve_by(host, plan, listener, lifeline),
+                Ok(guarded) => serve_by(host, plan, listener, lifeline, guarded),
                 Err(fault) => fault,
             };
             host.report(&Report::Failed(fault), &[]);
@@ -89,11 +90,11 @@ fn become_agent(
     handed: Vec<OwnedFd>,
     listener: &OwnedFd,
     helper: OwnedFd,
-) -> Result<(), Fault> {
+) -> Result<Vec<Guarded>, Fault> {
     namespaces::become_user(&plan.identity)?;
     rustix::process::setsid().at(Stage::Identity, "setsid")?;
     rustix::system::sethostname(&plan.hostname).at(Stage::Network, "sethostname")?;
-    root::build(&plan.root, handed)?;
+    let guarded = root::build(&plan.root, handed)?;
     let network = descriptor::receive(helper.as_fd()).at(Stage::Network, "the helper")?;
     namespaces::enter_network(network.as_fd()).at(Stage::Network, "setns")?;
     drop((network, helper));
@@ -105,11 +106,18 @@ fn become_agent(
     // What the agent does first is listen; a socket that cannot is better told now.
     rustix::net::listen(listener, 128).at(Stage::Listen, "listen")?;
     rustix::process::chdir(std::ffi::OsStr::new("/")).at(Stage::Root, "/")?;
-    confine::apply(plan)
+    confine::apply(plan)?;
+    Ok(guarded)
 }
 
 /// Tells the host and serves. It comes back only when the host is gone.
-fn serve_by(host: &Host, plan: Plan, listener: OwnedFd, lifeline: Option<OwnedFd>) -> Fault {
+fn serve_by(
+    host: &Host,
+    plan: Plan,
+    listener: OwnedFd,
+    lifeline: Option<OwnedFd>,
+    guarded: Vec<Guarded>,
+) -> Fault {
     if !host.report(&Report::Ready, &[]) {
         return fault(Stage::Go, "the host", Errno::PIPE);
     }
@@ -124,6 +132,7 @@ fn serve_by(host: &Host, plan: Plan, listener: OwnedFd, lifeline: Option<OwnedFd
         oom_score_adj: plan.oom_score_adj,
         limits: CommandLimits::default(),
         roots: None,
+        guarded,
     })
 }
 

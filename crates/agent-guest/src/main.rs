@@ -15,6 +15,7 @@ mod descent;
 mod failure;
 mod files;
 mod forward;
+mod guarded;
 mod input;
 mod launch;
 mod peer;

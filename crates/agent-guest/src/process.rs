@@ -680,6 +680,13 @@ impl Supervisor {
                 let wish = Wish { offsets: [stdout, stderr], follow };
                 self.watchers.push(Watcher::new(conn, wish, process, self.pid));
             }
+            Request::Order { .. } if self.stage != Stage::Live => {
+                answer(&conn, &Reply::Failed(not_found(format!("{} is over", self.process))));
+            }
+            Request::Order { order, .. } => {
+                self.obey(order);
+                answer(&conn, &Reply::Done);
+            }
             Request::Stop { .. } if self.stoppers.len() >= MAX_STOPPERS => {
                 answer(&conn, &Reply::Failed(kernel("too many end this command", Errno::AGAIN)));
             }

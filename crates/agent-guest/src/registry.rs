@@ -128,7 +128,9 @@ impl Registry {
     /// Whom a request names: a command or a listener that has not been forgotten.
     pub fn named(&self, request: &Request) -> Option<BorrowedFd<'_>> {
         let (wanted, is_command) = match *request {
-            Request::Attach { process, .. } | Request::Stop { process } => (process, true),
+            Request::Attach { process, .. } | Request::Order { process, .. } | Request::Stop { process } => {
+                (process, true)
+            }
             Request::Accept { listener, .. } => (listener, false),
             _ => return None,
         };

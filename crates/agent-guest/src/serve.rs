@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::agent::Agent;
 use crate::files::roots::{self, Root};
+use crate::guarded::Guarded;
 pub use crate::peer::PeerRule;
 use crate::rlimits::CommandLimits;
 use crate::startup;
@@ -33,6 +34,8 @@ pub struct ServeConfig {
     pub limits: CommandLimits,
     /// The only folders that file operations may reach; absent: all that the agent may.
     pub roots: Option<Vec<Root>>,
+    /// Mounts that must be in their places whenever something is done.
+    pub guarded: Vec<Guarded>,
 }
 
 /// OOM score adjustment where nothing else is asked: commands go before anything of the host.
@@ -84,6 +87,7 @@ impl ServeConfig {
             oom_score_adj: OOM_SCORE_ADJ,
             limits,
             roots,
+            guarded: Vec::new(),
         })
     }
 }
@@ -120,7 +124,8 @@ fn begin(config: ServeConfig) -> io::Result<Agent> {
     startup::forbid_inspection()?;
     startup::null_stdio()?;
     let named = [Some(&config.listener), config.lifeline.as_ref(), config.ready.as_ref()];
-    let named: Vec<RawFd> = named.into_iter().flatten().map(AsRawFd::as_raw_fd).collect();
+    let guarded = config.guarded.iter().map(AsRawFd::as_raw_fd);
+    let named: Vec<RawFd> = named.into_iter().flatten().map(AsRawFd::as_raw_fd).chain(guarded).collect();
     startup::close_all_but(&named)?;
     startup::reset_signals();
     startup::keep_memory_small();

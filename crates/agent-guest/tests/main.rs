@@ -7,6 +7,7 @@ mod client;
 mod background;
 mod ends;
 mod exec;
+mod idle;
 mod init;
 mod life;
 mod streams;

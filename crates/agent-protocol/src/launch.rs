@@ -182,6 +182,8 @@ pub struct MountStep {
     pub attributes: u64,
     /// What is done about a target that does not fit.
     pub target_policy: TargetPolicy,
+    /// Whether others can take the mount from its place, so that the agent has to find it there before each command.
+    pub guarded: bool,
 }
 
 /// What is done about a mount point that is not there or does not fit.

@@ -28,6 +28,14 @@ pub enum Request {
         /// Whether to go on until the command is over.
         follow: bool,
     },
+    /// Say something to a running command, past the input that waits on its own connection. Answers `Done`, or
+    /// `Failed` with `NotFound` when it is over.
+    Order {
+        /// Number of the command.
+        process: u32,
+        /// What to say.
+        order: Order,
+    },
     /// End the whole descent of a command. Answers `Exited`, also when it was over already.
     Stop {
         /// Number of the command.
@@ -257,6 +265,8 @@ pub enum FailureCode {
     ConnectionRefused,
     /// Anything else that the kernel said.
     Io,
+    /// A mount of the sandbox is no longer where it must be: another sandbox took it away. Nothing ran.
+    MountLost,
 }
 
 /// A failure.

@@ -182,6 +182,9 @@ fn judge(subject: Subject, failure: Failure) -> SandboxError {
         (FailureCode::ConnectionRefused, _) => SandboxError::Unavailable(
             say("port-closed").fix("start the server inside the sandbox, listening on its loopback"),
         ),
+        (FailureCode::MountLost, _) => SandboxError::Unavailable(
+            say("files-mount-lost").fix("end the sandbox, so that the next command starts a new one"),
+        ),
         (FailureCode::Io, Subject::File) if errno == Some(EXDEV) => {
             SandboxError::Invalid(say("file-other-mount").fix("copy it there and remove the old one"))
         }
@@ -234,6 +237,7 @@ mod tests {
             (Subject::File, FailureCode::ReadOnly, Some(30), "refused", "file-read-only"),
             (Subject::File, FailureCode::Io, Some(18), "invalid", "file-other-mount"),
             (Subject::File, FailureCode::Io, Some(5), "unavailable", "file-io"),
+            (Subject::Command, FailureCode::MountLost, None, "unavailable", "files-mount-lost"),
             (Subject::Port, FailureCode::Exists, Some(98), "unavailable", "port-in-use"),
             (Subject::Port, FailureCode::ConnectionRefused, Some(111), "unavailable", "port-closed"),
         ];

@@ -7,7 +7,7 @@ mod events;
 use std::sync::Arc;
 
 use moltis_agent_protocol::message::{Ending as WireEnding, Process as WireProcess};
-use moltis_agent_protocol::message::{ExecStart, Exited, Left, Reply, Request};
+use moltis_agent_protocol::message::{ExecStart, Exited, Left, Order, Reply, Request};
 use moltis_sandbox::exec::{ExecEvents, ProcessId};
 use moltis_sandbox::{Ending, Exec, Leftover, Outcome, ProcessInfo, Status};
 
@@ -67,6 +67,21 @@ pub(crate) async fn stop(
     match connection.answer(Subject::Process).await? {
         Reply::Exited(exited) => outcome(exited),
         _ => Err(Error::unexpected("instead of an end")),
+    }
+}
+
+/// Says something to a command over a connection of its own.
+pub(crate) async fn order(
+    transport: &dyn Transport,
+    process: ProcessId,
+    order: Order,
+    patience: Patience,
+) -> Result<()> {
+    let request = Request::Order { process: process.0, order };
+    let mut connection = Connection::open(transport, &request, patience).await?;
+    match connection.answer(Subject::Process).await? {
+        Reply::Done => Ok(()),
+        _ => Err(Error::unexpected("instead of done")),
     }
 }
 

@@ -144,6 +144,37 @@ async fn input_that_is_not_read_holds_the_sender_and_nothing_else() {
 }
 
 #[tokio::test]
+async fn signals_and_sizes_overtake_input_that_is_not_read() {
+    let agent = Agent::start();
+    let mut request = sh("trap 'echo heard; exit 4' USR1; echo up; while :; do sleep 0.02; done");
+    request.stdin = true;
+    let mut exec = agent.sandbox().exec(request).await.unwrap();
+    assert!(matches!(exec.events.next().await, Some(Ok(ExecEvent::Started(_)))));
+    assert!(matches!(exec.events.next().await, Some(Ok(ExecEvent::Stdout(bytes))) if bytes == "up\n"));
+    let held = exec.control.stdin(Bytes::from(vec![0; 8 << 20]));
+    assert!(tokio::time::timeout(Duration::from_millis(300), held).await.is_err());
+    exec.control.resize(TerminalSize { rows: 1, columns: 1 }).await.unwrap();
+    exec.control.signal(10).await.unwrap();
+    let mut control = std::mem::replace(&mut exec.control, Box::new(NoControl));
+    let (stdout, _, outcome) = collect(exec).await.unwrap();
+    assert_eq!((stdout.as_slice(), outcome.status), (&b"heard\n"[..], Status::Code(4)));
+    control.signal(10).await.unwrap();
+
+    let mut request =
+        sh("stty -icanon -echo; trap 'stty size; exit' WINCH; echo up; while :; do sleep 0.02; done");
+    request.stdin = true;
+    request.terminal = Some(TerminalSize { rows: 24, columns: 80 });
+    let mut exec = agent.sandbox().exec(request).await.unwrap();
+    assert!(matches!(exec.events.next().await, Some(Ok(ExecEvent::Started(_)))));
+    assert!(matches!(exec.events.next().await, Some(Ok(ExecEvent::Stdout(bytes))) if bytes == "up\r\n"));
+    let held = exec.control.stdin(Bytes::from(vec![b'x'; 8 << 20]));
+    assert!(tokio::time::timeout(Duration::from_millis(300), held).await.is_err());
+    exec.control.resize(TerminalSize { rows: 33, columns: 44 }).await.unwrap();
+    let (stdout, ..) = collect(exec).await.unwrap();
+    assert_eq!(stdout, b"33 44\r\n");
+}
+
+#[tokio::test]
 async fn a_dropped_frame_is_finished_by_the_next() {
     let agent = Agent::start();
     let mut request = sh("sleep 1; wc -c");

@@ -119,9 +119,12 @@ pub fn plan(sources: Sources, facts: Facts<'_>) -> Result<Root> {
     plan.devices();
     plan.processes();
     plan.scratch();
+    // A home that stays may be another sandbox's too, which can move what is mounted in it.
+    let shared = sources.home.is_some();
     plan.home(sources.home, facts.memory);
     if let Some((files, mode)) = sources.files {
         plan.bind(files, FILES.as_bytes(), mode, WithoutIdmap::Chown, TargetPolicy::Displace);
+        plan.guard(shared);
     }
     if let Some((workspace, mode)) = sources.workspace {
         let protected = match mode {
@@ -133,6 +136,7 @@ pub fn plan(sources: Sources, facts: Facts<'_>) -> Result<Root> {
     }
     for (source, mode, target) in sources.mounts {
         plan.bind(source, &target, mode, WithoutIdmap::Refuse, TargetPolicy::Make);
+        plan.guard(shared && target.starts_with(HOME.as_bytes()));
     }
     let mut root = plan.root;
     root.landlock = plan.rules.map(Rules::finish);
@@ -180,7 +184,20 @@ impl Plan {
 
     fn mount(&mut self, source: Source, target: impl AsRef<[u8]>, attributes: u64, policy: TargetPolicy) {
         let target = bytes(target);
-        self.root.steps.push(Step::Mount(MountStep { source, target, attributes, target_policy: policy }));
+        self.root.steps.push(Step::Mount(MountStep {
+            source,
+            target,
+            attributes,
+            target_policy: policy,
+            guarded: false,
+        }));
+    }
+
+    /// Has the agent look for the last mount before each command.
+    fn guard(&mut self, guarded: bool) {
+        if let Some(Step::Mount(step)) = self.root.steps.last_mut() {
+            step.guarded = guarded;
+        }
     }
 
     fn new_fs(&mut self, kind: &str, options: &str, target: &str, attributes: u64) {

@@ -11,9 +11,10 @@ use rustix::process::{chdir, fchdir, pivot_root, umask};
 use super::mount::{self, NODEV, NOSUID, READ_ONLY};
 use super::target::{self, Shape, relative};
 use super::{At, fault};
+use crate::guarded::Guarded;
 
-/// Builds it and moves into it.
-pub fn build(steps: &[Step], handed: Vec<OwnedFd>) -> Result<(), Fault> {
+/// Builds it and moves into it; what is to be guarded from then on.
+pub fn build(steps: &[Step], handed: Vec<OwnedFd>) -> Result<Vec<Guarded>, Fault> {
     umask(Mode::empty());
     mount::set_everywhere(NOSUID).at(Stage::Root, "private")?;
     let trees = detached_trees(steps, handed)?;
@@ -24,7 +25,8 @@ pub fn build(steps: &[Step], handed: Vec<OwnedFd>) -> Result<(), Fault> {
         .at(Stage::Root, "tmpfs")?;
     let root = topmost().at(Stage::Root, "tmpfs")?;
     fchdir(&root).at(Stage::Root, "fchdir")?;
-    let mut builder = Builder { root: root.as_fd(), trees: trees.into_iter(), nothing: None };
+    let mut builder =
+        Builder { root: root.as_fd(), trees: trees.into_iter(), nothing: None, guarded: Vec::new() };
     for step in steps {
         builder.carry_out(step)?;
     }
@@ -34,7 +36,7 @@ pub fn build(steps: &[Step], handed: Vec<OwnedFd>) -> Result<(), Fault> {
     unmount(".", UnmountFlags::DETACH).at(Stage::Pivot, "umount")?;
     chdir("/").at(Stage::Pivot, "chdir")?;
     umask(Mode::from_raw_mode(0o022));
-    Ok(())
+    Ok(builder.guarded)
 }
 
 /// The mount that lies on top of the root of this process. A path that goes up from there and comes back finds it.
@@ -84,6 +86,7 @@ struct Builder<'s> {
     trees: std::vec::IntoIter<OwnedFd>,
     /// Where the one empty directory is mounted, once it is.
     nothing: Option<&'s [u8]>,
+    guarded: Vec<Guarded>,
 }
 
 impl<'s> Builder<'s> {
@@ -145,7 +148,14 @@ impl<'s> Builder<'s> {
             }
             Source::Device { .. } | Source::Judged { .. } | Source::Handed { .. } => {
                 match self.trees.next() {
-                    Some(tree) => self.attach(tree.as_fd(), step),
+                    Some(tree) => {
+                        self.attach(tree.as_fd(), step)?;
+                        if step.guarded {
+                            let guarded = Guarded::new(&step.target, tree).at(Stage::Mount, &step.target)?;
+                            self.guarded.push(guarded);
+                        }
+                        Ok(())
+                    }
                     None => Err(fault(Stage::Source, &step.target, Errno::BADF)),
                 }
             }

@@ -87,8 +87,12 @@ impl Control {
         }
     }
 
+    /// An order would wait behind input that the command does not read; on a connection of its own it does not.
     async fn order(&mut self, order: Order) -> Result<()> {
-        self.send(Outgoing::order(order)?).await
+        if !self.fed {
+            return self.send(Outgoing::order(order)?).await;
+        }
+        over_is_no_error(super::order(&*self.transport, self.process, order, self.patience).await)
     }
 }
 
@@ -112,15 +116,14 @@ impl ExecControl for Control {
     }
 
     async fn cancel(&mut self) -> moltis_sandbox::Result<()> {
-        if !self.fed {
-            return Ok(self.order(Order::Cancel).await?);
-        }
-        // An order would wait behind input that the command does not read; a connection of its own does not.
-        match super::stop(&*self.transport, self.process, self.patience).await {
-            Ok(_) => Ok(()),
-            // It is over, and forgotten.
-            Err(Error::Failed(..)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Ok(self.order(Order::Cancel).await?)
+    }
+}
+
+/// A command that is over, and perhaps forgotten, takes orders without effect: its events say what became of it.
+fn over_is_no_error(answer: Result<()>) -> Result<()> {
+    match answer {
+        Err(Error::Failed(..) | Error::Gone) => Ok(()),
+        answer => answer,
     }
 }
