@@ -6,15 +6,17 @@ mod events;
 
 use std::sync::Arc;
 
+use futures_util::StreamExt;
 use moltis_agent_protocol::message::{Ending as WireEnding, Process as WireProcess};
 use moltis_agent_protocol::message::{ExecStart, Exited, Left, Order, Reply, Request};
 use moltis_sandbox::exec::{ExecEvents, ProcessId};
-use moltis_sandbox::{Ending, Exec, Leftover, Outcome, ProcessInfo, Status};
+use moltis_sandbox::{Ending, Exec, ExecEvent, Leftover, Outcome, ProcessInfo, Status};
 
 pub use assemble::assemble;
 
 use crate::client::{Connection, Patience};
 use crate::error::{Error, Result, Subject, bounded};
+use crate::sandbox::Inspection;
 use crate::transport::Transport;
 use control::{Control, Shared};
 use events::Events;
@@ -30,31 +32,39 @@ pub(crate) async fn start(
     transport: &Arc<dyn Transport>,
     start: ExecStart,
     patience: Patience,
+    inspection: Option<Inspection>,
 ) -> Result<Exec> {
     let timeout_millis = start.timeout_millis;
     let follows_deadline = !start.background && timeout_millis > 0;
     let mut connection = Connection::open(&**transport, &Request::Exec(start), patience).await?;
     let process = started(&mut connection, Subject::Command).await?;
     let deadline = follows_deadline.then(|| std::time::Duration::from_millis(timeout_millis));
-    Ok(pair(transport, connection, process, deadline))
+    Ok(pair(transport, connection, process, deadline, inspection))
+}
+
+/// What a watcher wants of a background command.
+pub(crate) struct Wish {
+    pub(crate) process: ProcessId,
+    /// First bytes of standard output and standard error.
+    pub(crate) offsets: [u64; 2],
+    pub(crate) follow: bool,
 }
 
 /// Watches a background command.
 pub(crate) async fn attach(
     transport: &Arc<dyn Transport>,
-    process: ProcessId,
-    stdout: u64,
-    stderr: u64,
-    follow: bool,
+    wish: Wish,
     patience: Patience,
+    inspection: Option<Inspection>,
 ) -> Result<Exec> {
+    let Wish { process, offsets: [stdout, stderr], follow } = wish;
     let request = Request::Attach { process: process.0, stdout, stderr, follow };
     let mut connection = Connection::open(&**transport, &request, patience).await?;
     let named = started(&mut connection, Subject::Process).await?;
     if named != process {
         return Err(Error::unexpected("another process's output"));
     }
-    Ok(pair(transport, connection, process, None))
+    Ok(pair(transport, connection, process, None, inspection))
 }
 
 /// Ends a command's descent and waits for its end.
@@ -107,16 +117,30 @@ fn pair(
     connection: Connection,
     process: ProcessId,
     deadline: Option<std::time::Duration>,
+    inspection: Option<Inspection>,
 ) -> Exec {
     let Connection { reader, writer, patience } = connection;
     let shared = Arc::new(Shared::new(writer));
     let events = Events::new(reader, Arc::clone(&shared), process, deadline, patience.grace);
     let control = Control::new(shared, Arc::clone(transport), process, patience);
-    Exec { events: ExecEvents::new(events), control: Box::new(control) }
+    let control = Box::new(control);
+    let Some(inspection) = inspection else { return Exec { events: ExecEvents::new(events), control } };
+    let events = events.then(move |event| {
+        let inspection = matches!(event, Ok(ExecEvent::Exit(_))).then(|| inspection.clone());
+        async move {
+            match (event, inspection) {
+                (Ok(ExecEvent::Exit(outcome)), Some(inspection)) => {
+                    Ok(ExecEvent::Exit(inspection.finish(outcome).await))
+                }
+                (event, _) => event,
+            }
+        }
+    });
+    Exec { events: ExecEvents::new(events), control }
 }
 
 /// The end of a command in our words, checked.
-fn outcome(exited: Exited) -> Result<Outcome> {
+pub(crate) fn outcome(exited: Exited) -> Result<Outcome> {
     if exited.leftovers.len() > MAX_LEFTOVERS {
         return Err(Error::Protocol("too many leftovers".to_owned()));
     }
@@ -143,6 +167,10 @@ fn outcome(exited: Exited) -> Result<Outcome> {
             .map(|leftover| Leftover { pid: leftover.pid, command: text(&leftover.command) })
             .collect(),
         leftovers_total: exited.leftovers_total,
+        out_of_memory: false,
+        newly_dangerous: Vec::new(),
+        newly_dangerous_total: 0,
+        notes: Vec::new(),
     })
 }
 
@@ -163,10 +191,14 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn exited(left: Left) -> Exited {
+    pub(crate) fn exited() -> Exited {
+        left_by(Left::Code(0))
+    }
+
+    fn left_by(left: Left) -> Exited {
         Exited {
             left,
             ending: WireEnding::Exited,
@@ -180,10 +212,10 @@ mod tests {
 
     #[test]
     fn an_end_is_checked() {
-        assert!(outcome(exited(Left::Code(255))).is_ok());
-        assert!(outcome(exited(Left::Signal(9))).is_ok());
+        assert!(outcome(left_by(Left::Code(255))).is_ok());
+        assert!(outcome(left_by(Left::Signal(9))).is_ok());
         for left in [Left::Code(256), Left::Code(-1), Left::Signal(0), Left::Signal(i32::MAX)] {
-            assert!(matches!(outcome(exited(left)), Err(Error::Protocol(_))));
+            assert!(matches!(outcome(left_by(left)), Err(Error::Protocol(_))));
         }
     }
 }

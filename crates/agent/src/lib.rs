@@ -8,15 +8,21 @@
 
 pub mod binary;
 pub mod client;
+#[cfg(target_os = "linux")]
+pub mod dangerous;
 pub mod error;
 pub mod exec;
 pub mod files;
 pub mod forward;
+#[cfg(target_os = "linux")]
+pub mod inspect;
 pub mod sandbox;
 pub mod transport;
 
 pub use error::Error;
-pub use sandbox::{AgentSandbox, Closer, Place};
+#[cfg(target_os = "linux")]
+pub use inspect::HostInspector;
+pub use sandbox::{AgentSandbox, Closer, Inspect, Place};
 #[cfg(target_os = "linux")]
 pub use transport::UnixTransport;
 pub use transport::{Channel, Transport};

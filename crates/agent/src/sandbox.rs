@@ -37,6 +37,16 @@ pub trait Closer: Send + Sync {
     async fn close(&self) -> Result<()>;
 }
 
+/// Finds out on the host what the agent cannot know of a command, or cannot be believed. Supplied by the backend.
+#[async_trait]
+pub trait Inspect: Send + Sync {
+    /// Looks right before a command starts, without waiting; what it finds is given to [`after`](Self::after).
+    fn before(&self) -> u64;
+
+    /// The outcome of a command that is over, with what was found added.
+    async fn after(&self, before: u64, outcome: Outcome) -> Outcome;
+}
+
 /// A running sandbox with an agent of ours.
 pub struct AgentSandbox {
     id: SandboxId,
@@ -46,6 +56,7 @@ pub struct AgentSandbox {
     patience: Patience,
     files: AgentFiles,
     closer: Box<dyn Closer>,
+    inspector: Option<Arc<dyn Inspect>>,
 }
 
 impl AgentSandbox {
@@ -59,7 +70,14 @@ impl AgentSandbox {
     ) -> Self {
         let patience = Patience::default();
         let files = AgentFiles::new(Arc::clone(&transport), patience);
-        Self { id, is_new, place, transport, patience, files, closer }
+        Self { id, is_new, place, transport, patience, files, closer, inspector: None }
+    }
+
+    /// The same with somebody who looks at each command on the host.
+    #[must_use]
+    pub fn with_inspector(mut self, inspector: Option<Arc<dyn Inspect>>) -> Self {
+        self.inspector = inspector;
+        self
     }
 
     /// The same with other waiting times.
@@ -73,6 +91,10 @@ impl AgentSandbox {
     /// How the agent is reached.
     pub fn transport(&self) -> &Arc<dyn Transport> {
         &self.transport
+    }
+
+    fn inspect(&self) -> Option<Inspection> {
+        self.inspector.as_ref().map(|inspector| Inspection::begin(Arc::clone(inspector)))
     }
 
     /// Where its commands run.
@@ -103,7 +125,8 @@ impl Sandbox for AgentSandbox {
 
     async fn exec(&self, request: ExecRequest) -> Result<Exec> {
         let start = exec::assemble(&self.place, request)?;
-        Ok(exec::start(&self.transport, start, self.patience).await?)
+        let inspection = self.inspect();
+        Ok(exec::start(&self.transport, start, self.patience, inspection).await?)
     }
 
     async fn processes(&self) -> Result<Vec<ProcessInfo>> {
@@ -111,11 +134,18 @@ impl Sandbox for AgentSandbox {
     }
 
     async fn attach(&self, process: ProcessId, stdout: u64, stderr: u64, follow: bool) -> Result<Exec> {
-        Ok(exec::attach(&self.transport, process, stdout, stderr, follow, self.patience).await?)
+        let inspection = self.inspect();
+        let wish = exec::Wish { process, offsets: [stdout, stderr], follow };
+        Ok(exec::attach(&self.transport, wish, self.patience, inspection).await?)
     }
 
     async fn stop(&self, process: ProcessId) -> Result<Outcome> {
-        Ok(exec::stop(&*self.transport, process, self.patience).await?)
+        let inspection = self.inspect();
+        let outcome = exec::stop(&*self.transport, process, self.patience).await?;
+        Ok(match inspection {
+            Some(inspection) => inspection.finish(outcome).await,
+            None => outcome,
+        })
     }
 
     fn files(&self) -> &dyn Files {
@@ -132,6 +162,24 @@ impl Sandbox for AgentSandbox {
 
     async fn close(&self) -> Result<()> {
         self.closer.close().await
+    }
+}
+
+/// What an inspector finds out about one command.
+#[derive(Clone)]
+pub(crate) struct Inspection {
+    inspector: Arc<dyn Inspect>,
+    before: u64,
+}
+
+impl Inspection {
+    fn begin(inspector: Arc<dyn Inspect>) -> Self {
+        let before = inspector.before();
+        Self { inspector, before }
+    }
+
+    pub(crate) async fn finish(self, outcome: Outcome) -> Outcome {
+        self.inspector.after(self.before, outcome).await
     }
 }
 

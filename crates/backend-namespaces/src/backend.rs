@@ -11,8 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use moltis_agent::client::Patience;
+use moltis_agent::inspect::{Load, OomKills as CountKills};
 use moltis_agent::sandbox::{configure, status};
-use moltis_agent::{AgentSandbox, UnixTransport};
+use moltis_agent::{AgentSandbox, HostInspector, Inspect, UnixTransport};
 use moltis_sandbox::{
     Backend, BackendName, Detection, Guarantees, Lifetime, Network, Promise, Result, Sandbox, SandboxId,
     SandboxRecord, SandboxSpec, SessionKey, Usable,
@@ -21,14 +22,14 @@ use moltis_sandbox::{
 use crate::caller::Caller;
 use crate::detect::Detector;
 use crate::error::Error;
-use crate::limits::Limiter;
+use crate::limits::{Limiter, OomKills};
 use crate::open::Connector;
 use crate::process::Process;
 use crate::record::{Record, RunDir, SOCKET};
 use crate::{landlock, place};
 use aside::Aside;
 use closer::ProcessCloser;
-use opening::{Opening, Prepared, Served};
+use opening::{Opening, Prepared, Served, Traces};
 
 /// Where the backend keeps what it knows.
 #[derive(Clone, Debug)]
@@ -128,7 +129,7 @@ impl NamespacesBackend {
         if let Lifetime::Idle(idle) = spec.lifetime {
             configure(&transport, opening::millis(idle), SHORT_PATIENCE).await?;
         }
-        Ok(Served { process: found, transport, lifeline: None, unclaimed: None })
+        Ok(Served { process: found, transport, lifeline: None, traces: opening.traces(), unclaimed: None })
     }
 
     /// The sandbox of this id whose PID 1 lives, without taking its folder: whoever ends it meanwhile is noticed by the
@@ -140,7 +141,8 @@ impl NamespacesBackend {
             let Some(record) = run.record(&id) else { return Ok(None) };
             let (Some(process), Some(folder)) = (record.process(), run.open(&id)) else { return Ok(None) };
             let Ok(transport) = UnixTransport::open(&folder, SOCKET, process.pid()) else { return Ok(None) };
-            Ok(Some((record, Served { process, transport, lifeline: None, unclaimed: None })))
+            let traces = Traces::of(&record);
+            Ok(Some((record, Served { process, transport, lifeline: None, traces, unclaimed: None })))
         };
         blocking(look).await
     }
@@ -153,9 +155,11 @@ impl NamespacesBackend {
         if is_new {
             closer::reap(Arc::clone(&self.state), id.clone(), &served.process);
         }
+        let inspector = inspector(&self.state, &id, served.traces);
         let closer = ProcessCloser::new(Arc::clone(&self.state), id.clone(), served.process, served.lifeline);
         let transport = Arc::new(served.transport);
-        Arc::new(AgentSandbox::new(id, is_new, place::of(spec), transport, Box::new(closer)))
+        let sandbox = AgentSandbox::new(id, is_new, place::of(spec), transport, Box::new(closer));
+        Arc::new(sandbox.with_inspector(inspector))
     }
 }
 
@@ -267,10 +271,11 @@ impl Backend for NamespacesBackend {
         if status(&found.transport, SHORT_PATIENCE).await.is_err() {
             return Ok(None);
         }
+        let inspector = inspector(&self.state, id, found.traces);
         let closer = ProcessCloser::new(Arc::clone(&self.state), id.clone(), found.process, None);
         let transport = Arc::new(found.transport);
         let sandbox = AgentSandbox::new(id.clone(), false, place::common(), transport, Box::new(closer));
-        Ok(Some(Arc::new(sandbox)))
+        Ok(Some(Arc::new(sandbox.with_inspector(inspector))))
     }
 
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
@@ -312,6 +317,17 @@ impl Backend for NamespacesBackend {
         };
         blocking(remove).await
     }
+}
+
+/// Who looks at each command of a sandbox that leaves these traces.
+fn inspector(state: &Arc<State>, id: &SandboxId, traces: Traces) -> Option<Arc<dyn Inspect>> {
+    let kills = OomKills::open(&traces.groups);
+    let kills = kills.map(|kills| Box::new(move || kills.count()) as CountKills);
+    let folders = traces.watched.then(|| {
+        let (state, id) = (Arc::clone(state), id.clone());
+        Box::new(move || RunDir::find(&state.config.data_dir)?.watched(&id)) as Load
+    });
+    Some(Arc::new(HostInspector::new(kills, folders)?))
 }
 
 /// Runs something that blocks off the async threads. If the caller goes away it is carried on to its end, and what

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use moltis_sandbox::{Diagnosis, Error, Limits, Promise, Result, SandboxId};
 use sha2::{Digest, Sha256};
 
-pub use group::Group;
+pub use group::{Group, OomKills};
 use membership::Membership;
 
 /// Folder beneath the caller's group that holds our groups.
@@ -212,29 +212,21 @@ impl Limiter {
         }
     }
 
-    /// Has the kernel do now what it would do at the first [`Group::attach`] on cgroup v1: wait for an RCU grace period
-    /// (5 to 15 ms), after which entries cost tens of microseconds for about as long. Worth calling on a thread of its
-    /// own as soon as it is known that a launch will follow; without effect where entries cost nothing.
-    pub fn warm(&self) {
-        if let Way::V1(places) = &self.way {
-            places.warm();
-        }
-    }
-
-    /// The group of a sandbox that another process made below the same group as ours, if there is one.
-    pub fn find(&self, id: &SandboxId) -> Option<Group> {
+    /// The group of a sandbox that another process made: below the same group as ours, or at one of these directories,
+    /// which that process kept a record of ([`Group::directories`]). Directories that do not carry this sandbox's name
+    /// are left alone.
+    pub fn find(&self, id: &SandboxId, recorded: &[PathBuf]) -> Option<Group> {
         let name = format!("{}-{id}", self.tag);
         if let Way::Scope(manager) = &self.way {
+            // Of scopes systemd keeps the account.
             return manager.reopen(&name);
         }
-        Group::reopen(self.parents().into_iter().map(|parent| parent.join(&name)).collect())
-    }
-
-    /// The group at these directories (from [`Group::directories`], kept in a record): for a sandbox whose opener ran
-    /// in another group than ours. Directories that do not carry this sandbox's name are left alone.
-    pub fn reopen(&self, id: &SandboxId, directories: &[PathBuf]) -> Option<Group> {
-        let name = format!("{}-{id}", self.tag);
-        Group::reopen(directories.iter().filter(|d| named(d, &name)).cloned().collect())
+        let mut all: Vec<PathBuf> = self.parents().into_iter().map(|parent| parent.join(&name)).collect();
+        let others = recorded.iter().filter(|directory| named(directory, &name));
+        all.extend(others.cloned());
+        all.sort_unstable();
+        all.dedup();
+        Group::reopen(all)
     }
 
     /// Ends and removes the groups of this data directory, below the same group as ours, whose sandbox is `gone`;

@@ -1,11 +1,12 @@
-//! Files of a writable workspace that run code on the host later: found by globs. A link that a glob names cannot be
-//! protected, and is an error.
+//! Files of a writable folder that run code on the host later: found by globs. A link that a glob names cannot be
+//! protected; at the top of the folder, where it matters most, it is an error.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
+use moltis_agent::dangerous::{Found, Kind, Patterns, name_matches};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, fstat, openat2, statat};
 use rustix::io::Errno;
 
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::root::names;
 use crate::sources::Judged;
 
-/// Deepest directory that `**` looks into.
+/// Parts of a glob, at most.
 const MAX_DEPTH: usize = 64;
 
 /// Matches at most; more would make a sandbox with so many mounts that it could hardly start.
@@ -28,31 +29,37 @@ pub struct Protected {
     pub matches: Vec<Vec<u8>>,
 }
 
-/// Looks for existing matches of the globs below the workspace. `*`, `?` and `[…]` match within a name, `**` any
-/// number of directories, none of them through a link.
+/// What of a writable folder is to be protected: `found`, which a survey by the same globs came upon in all of it, and
+/// what they name at its top. `*`, `?` and `[…]` match within a name, none of them through a link.
 ///
 /// # Errors
-/// [`Error::LinkNotProtectable`] when a link matches, or leads to a match; when something cannot be looked at; when
-/// there are more matches than can be mounted.
-pub fn matches(workspace: &Judged, globs: &[String]) -> Result<Protected> {
+/// [`Error::LinkNotProtectable`] when a link matches at the top, or leads to a match; when something there cannot be
+/// looked at; when there are more matches than can be mounted.
+pub fn matches(workspace: &Judged, globs: &[String], found: &[Found]) -> Result<Protected> {
     let mut search = Search { workspace, path: Vec::new(), found: BTreeSet::new() };
     for glob in globs {
         let parts: Vec<&[u8]> = glob
             .as_bytes()
             .split(|byte| *byte == b'/')
             .filter(|part| !part.is_empty() && *part != b".")
+            .skip_while(|part| *part == b"**")
             .collect();
-        // Nothing above the workspace is shown.
-        if !parts.is_empty() && !parts.contains(&b"..".as_slice()) {
+        // Nothing above the workspace is shown; what may lie anywhere is left to the survey.
+        if !parts.is_empty() && !parts.iter().any(|part| [b"..".as_slice(), b"**"].contains(part)) {
             search.walk(&workspace.handle, &parts, MAX_DEPTH)?;
         }
     }
-    let found = search.found;
+    let mut all = search.found;
+    all.extend(found.iter().filter(|found| found.kind != Kind::Link).map(|found| found.path.to_vec()));
     // What lies in a match is protected with it.
     let matches: Vec<Vec<u8>> =
-        found.iter().filter(|path| !ancestors(path).any(|above| found.contains(above))).cloned().collect();
+        all.iter().filter(|path| !ancestors(path).any(|above| all.contains(above))).cloned().collect();
+    let patterns = Patterns::new(globs);
+    // A folder that the globs do not name may be renamed with what is protected in it: what is then made in its old
+    // place is news. Were it a mount, nothing could be moved out of it or linked into it.
+    let is_named = |above: &&[u8]| patterns.is_within(above);
     let above: BTreeSet<Vec<u8>> =
-        matches.iter().flat_map(|path| ancestors(path).map(<[u8]>::to_vec)).collect();
+        matches.iter().flat_map(|path| ancestors(path).filter(is_named).map(<[u8]>::to_vec)).collect();
     Ok(Protected { above: above.into_iter().collect(), matches })
 }
 
@@ -67,15 +74,6 @@ impl Search<'_> {
     fn walk(&mut self, directory: &OwnedFd, parts: &[&[u8]], depth: usize) -> Result<()> {
         let [part, rest @ ..] = parts else { return Ok(()) };
         if depth == 0 {
-            return Ok(());
-        }
-        if *part == b"**" {
-            self.walk(directory, rest, depth)?;
-            for name in names(directory)? {
-                if let Entered::Directory(below) = enter(directory, &name)? {
-                    self.walk_below(&below, &name, parts, depth)?;
-                }
-            }
             return Ok(());
         }
         let is_pattern = part.iter().any(|byte| b"*?[".contains(byte));
@@ -198,70 +196,24 @@ fn ancestors(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| &path[..at])
 }
 
-/// Whether a name matches one part of a glob. A leading dot is not special.
-fn name_matches(glob: &[u8], name: &[u8]) -> bool {
-    match (glob, name) {
-        ([], []) => true,
-        ([b'*', rest @ ..], _) => (0..=name.len()).any(|skip| name_matches(rest, &name[skip..])),
-        ([b'?', rest @ ..], [_, name @ ..]) => name_matches(rest, name),
-        ([b'[', rest @ ..], [byte, name @ ..]) => match rest.iter().skip(1).position(|b| *b == b']') {
-            Some(end) => {
-                let (set, rest) = (&rest[..=end], &rest[end + 2..]);
-                in_set(set, *byte) && name_matches(rest, name)
-            }
-            None => *byte == b'[' && name_matches(rest, name),
-        },
-        ([first, rest @ ..], [byte, name @ ..]) => first == byte && name_matches(rest, name),
-        _ => false,
-    }
-}
-
-fn in_set(set: &[u8], byte: u8) -> bool {
-    let (negated, set) = match set {
-        [b'!' | b'^', rest @ ..] if !rest.is_empty() => (true, rest),
-        set => (false, set),
-    };
-    let mut at = 0;
-    let mut hit = false;
-    while at < set.len() {
-        if at + 2 < set.len() && set[at + 1] == b'-' {
-            hit |= (set[at]..=set[at + 2]).contains(&byte);
-            at += 3;
-        } else {
-            hit |= set[at] == byte;
-            at += 1;
-        }
-    }
-    hit != negated
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::caller::Caller;
     use crate::sources::{Judge, Role};
+    use moltis_agent::dangerous::Survey;
+    use std::os::fd::AsFd;
     use std::path::Path;
-
-    #[test]
-    fn names_match_globs() {
-        for (glob, name, matches) in [
-            (".moltis*", ".moltis", true),
-            (".moltis*", ".moltis.toml", true),
-            (".moltis*", "moltis", false),
-            ("a?c", "abc", true),
-            ("[a-c]x", "bx", true),
-            ("[!a-c]x", "bx", false),
-            ("[", "[", true),
-            ("*.y*l", "a.yaml", true),
-        ] {
-            assert_eq!(name_matches(glob.as_bytes(), name.as_bytes()), matches, "{glob} {name}");
-        }
-    }
 
     fn workspace(path: &Path) -> Judged {
         let caller = Caller { uid: 1, gid: 1, name: None, homes: Vec::new() };
         let judge = Judge::new(Path::new("/nonexistent-data"), None, &caller).unwrap();
         judge.judge(Role::Workspace, path).unwrap()
+    }
+
+    fn matches(workspace: &Judged, globs: &[String]) -> Result<Protected> {
+        let survey = Survey::take(workspace.handle.as_fd(), &Patterns::new(globs)).unwrap();
+        super::matches(workspace, globs, survey.found())
     }
 
     fn globs(globs: &[&str]) -> Vec<String> {
@@ -272,20 +224,28 @@ mod tests {
     fn existing_matches_are_found() {
         let temp = tempfile::tempdir().unwrap();
         let at = |path: &str| temp.path().join(path);
-        for directory in [".git/hooks", ".vscode", "sub/.git/hooks", "plain"] {
+        for directory in [".git/hooks", ".vscode", "sub/.git/hooks", "plain", "worktree"] {
             std::fs::create_dir_all(at(directory)).unwrap();
         }
-        for file in [".git/config", ".moltis.toml", "plain/x", "sub/.git/config"] {
+        for file in [".git/config", ".moltis.toml", "plain/x", "sub/.git/config", "worktree/.git"] {
             std::fs::write(at(file), "").unwrap();
         }
         let workspace = workspace(temp.path());
         let wanted = [".git/hooks", ".git/config", ".vscode", ".moltis*", ".envrc", "plain/x/y", "../x"];
         let found = matches(&workspace, &globs(&wanted)).unwrap();
-        let expected: Vec<&[u8]> = vec![b".git/config", b".git/hooks", b".moltis.toml", b".vscode"];
+        let expected: Vec<&[u8]> = vec![
+            b".git/config",
+            b".git/hooks",
+            b".moltis.toml",
+            b".vscode",
+            b"sub/.git/config",
+            b"sub/.git/hooks",
+            b"worktree/.git",
+        ];
         assert_eq!(found.matches, expected);
-        assert_eq!(found.above, vec![b".git".to_vec()]);
+        assert_eq!(found.above, [b".git".to_vec(), b"sub/.git".to_vec()]);
         let deep = matches(&workspace, &globs(&["**/.git/config"])).unwrap();
-        let expected: Vec<&[u8]> = vec![b".git/config", b"sub/.git/config"];
+        let expected: Vec<&[u8]> = vec![b".git/config", b"sub/.git/config", b"worktree/.git"];
         assert_eq!(deep.matches, expected);
     }
 

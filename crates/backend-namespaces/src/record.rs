@@ -8,6 +8,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use moltis_agent::dangerous::{self, Watched};
 use moltis_sandbox::SandboxId;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
@@ -21,13 +22,17 @@ use crate::process::{Process, pid_realm};
 pub const SOCKET: &str = "agent.sock";
 
 const RECORD: &str = "sandbox.json";
+const WATCHED: &str = "watched";
 const LOCK: &str = "lock";
 
 /// All that this backend puts into a sandbox's folder.
-const OURS: [&str; 3] = [SOCKET, RECORD, LOCK];
+const OURS: [&str; 4] = [SOCKET, RECORD, WATCHED, LOCK];
 
 /// Longest record in bytes.
 const MAX_RECORD: u64 = 64 * 1024;
+
+/// Longest account of the folders that a sandbox may write to, in bytes.
+const MAX_WATCHED: u64 = 64 * 1024 * 1024;
 
 /// How long a lock that another process holds is waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,6 +51,12 @@ pub struct Record {
     pub fingerprint: String,
     /// When it was made, in seconds since 1970.
     pub created_secs: u64,
+    /// Directories of its control groups, wherever the one who made it was.
+    #[serde(default)]
+    pub groups: Vec<PathBuf>,
+    /// Whether there are folders that it may write to and that are watched.
+    #[serde(default)]
+    pub watched: bool,
 }
 
 impl Record {
@@ -105,12 +116,12 @@ impl RunDir {
 
     /// The record of a sandbox; `None` if there is none that can be read.
     pub fn record(&self, id: &SandboxId) -> Option<Record> {
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-        let file =
-            OpenOptions::new().read(true).custom_flags(flags).open(self.path_of(id).join(RECORD)).ok()?;
-        let mut text = Vec::new();
-        file.take(MAX_RECORD).read_to_end(&mut text).ok()?;
-        serde_json::from_slice(&text).ok()
+        record_in(&self.path_of(id))
+    }
+
+    /// What was written down of the folders that a sandbox may write to.
+    pub fn watched(&self, id: &SandboxId) -> Option<Vec<Watched>> {
+        dangerous::decode(&read(&self.path_of(id).join(WATCHED), MAX_WATCHED)?)
     }
 
     /// Whether the folder holds something that this backend never puts there: another backend's sandbox, say. One
@@ -211,6 +222,18 @@ impl RunDir {
     }
 }
 
+fn record_in(folder: &Path) -> Option<Record> {
+    serde_json::from_slice(&read(&folder.join(RECORD), MAX_RECORD)?).ok()
+}
+
+fn read(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
 /// Nobody but this user may own a directory of ours, or write to it.
 fn is_ours_alone(directory: &Path) -> Result<()> {
     let found = fs::metadata(directory).map_err(Error::data_dir(directory))?;
@@ -265,7 +288,12 @@ impl Folder {
     /// # Errors
     /// [`Error::DataDir`].
     pub fn clear(&self) -> Result<()> {
-        self.remove_names(&[SOCKET, RECORD])
+        self.remove_names(&[SOCKET, RECORD, WATCHED])
+    }
+
+    /// The record in it, if there is one that can be read.
+    pub fn record(&self) -> Option<Record> {
+        record_in(&self.path)
     }
 
     fn remove_names(&self, names: &[&str]) -> Result<()> {
@@ -324,13 +352,28 @@ impl Folder {
     /// # Errors
     /// [`Error::DataDir`].
     pub fn write(&self, record: &Record) -> Result<()> {
-        let path = || self.path.join(RECORD);
-        let text =
-            serde_json::to_vec(record).map_err(|e| Error::DataDir { path: path(), cause: e.into() })?;
+        let text = serde_json::to_vec(record)
+            .map_err(|e| Error::DataDir { path: self.path.join(RECORD), cause: e.into() })?;
+        self.create(RECORD, &text)
+    }
+
+    /// Writes down what the folders hold that the sandbox will be able to write to; before the record, which says that
+    /// this is there.
+    ///
+    /// # Errors
+    /// [`Error::DataDir`].
+    pub fn write_watched(&self, watched: &[Watched]) -> Result<()> {
+        let bytes = dangerous::encode(watched).ok_or_else(|| self.failed(WATCHED, Errno::OVERFLOW))?;
+        self.create(WATCHED, &bytes)
+    }
+
+    fn create(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = openat(&self.handle, RECORD, flags, Mode::from_raw_mode(0o600))
-            .map_err(|errno| self.failed(RECORD, errno))?;
-        File::from(file).write_all(&text).map_err(|cause| Error::DataDir { path: path(), cause })
+        let file = openat(&self.handle, name, flags, Mode::from_raw_mode(0o600))
+            .map_err(|errno| self.failed(name, errno))?;
+        File::from(file)
+            .write_all(bytes)
+            .map_err(|cause| Error::DataDir { path: self.path.join(name), cause })
     }
 }
 
@@ -357,6 +400,8 @@ mod tests {
             realm: pid_realm().to_owned(),
             fingerprint: "f".into(),
             created_secs: 7,
+            groups: vec!["/sys/fs/cgroup/x".into()],
+            watched: false,
         }
     }
 

@@ -4,17 +4,18 @@ mod etc;
 mod system;
 mod target;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use moltis_agent::dangerous::Watched;
 use moltis_agent_protocol::launch::{
     Handed, Identity, Landlock, MountStep, Owner, Source, Step, TargetPolicy, WithoutIdmap,
 };
 use moltis_agent_protocol::message::ByteString;
 use moltis_sandbox::{MountMode, SandboxSpec};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::landlock::{Access, Rules};
 use crate::protect;
 use crate::sources::{Judge, Judged, Role};
@@ -88,6 +89,8 @@ pub struct Root {
     pub handles: Vec<OwnedFd>,
     /// Landlock rules, where the kernel has it.
     pub landlock: Option<Landlock>,
+    /// What may be written to, and what it holds.
+    pub watched: Vec<Watched>,
 }
 
 /// What is needed besides the sources.
@@ -97,7 +100,7 @@ pub struct Facts<'a> {
     pub identity: &'a Identity,
     /// Content of `/etc/resolv.conf`.
     pub resolv_conf: &'a str,
-    /// Globs of a writable workspace that stay read-only.
+    /// Globs of what stays read-only in writable folders of the user's.
     pub workspace_protect: &'a [String],
     /// Memory limit of the sandbox, in bytes.
     pub memory: Option<u64>,
@@ -127,16 +130,11 @@ pub fn plan(sources: Sources, facts: Facts<'_>) -> Result<Root> {
         plan.guard(shared);
     }
     if let Some((workspace, mode)) = sources.workspace {
-        let protected = match mode {
-            MountMode::Rw => protect::matches(&workspace, facts.workspace_protect)?,
-            MountMode::Ro => protect::Protected::default(),
-        };
-        plan.bind(workspace, WORKSPACE.as_bytes(), mode, WithoutIdmap::Refuse, TargetPolicy::Make);
-        plan.protect(&protected);
+        plan.folder(workspace, WORKSPACE.as_bytes(), mode, false, facts.workspace_protect)?;
     }
     for (source, mode, target) in sources.mounts {
-        plan.bind(source, &target, mode, WithoutIdmap::Refuse, TargetPolicy::Make);
-        plan.guard(shared && target.starts_with(HOME.as_bytes()));
+        let guarded = shared && target.starts_with(HOME.as_bytes());
+        plan.folder(source, &target, mode, guarded, facts.workspace_protect)?;
     }
     let mut root = plan.root;
     root.landlock = plan.rules.map(Rules::finish);
@@ -152,7 +150,13 @@ struct Plan {
 
 impl Root {
     fn empty() -> Self {
-        Self { steps: Vec::with_capacity(96), handed: Vec::new(), handles: Vec::new(), landlock: None }
+        Self {
+            steps: Vec::with_capacity(96),
+            handed: Vec::new(),
+            handles: Vec::new(),
+            landlock: None,
+            watched: Vec::new(),
+        }
     }
 }
 
@@ -232,6 +236,28 @@ impl Plan {
         self.allow_kind(target, source.directory, access);
         let source = self.judged(source, attributes, Some(without_idmap));
         self.mount(source, target, attributes, policy);
+    }
+
+    /// A folder or file of the user's, with what in it runs code on the host later kept as it is.
+    fn folder(
+        &mut self,
+        source: Judged,
+        target: &[u8],
+        mode: MountMode,
+        guarded: bool,
+        globs: &[String],
+    ) -> Result<()> {
+        let mut protected = protect::Protected::default();
+        if mode == MountMode::Rw && source.directory && !globs.is_empty() {
+            let watched = Watched::begin(&source.path, source.handle.as_fd(), target, globs)
+                .map_err(Error::system("the folder cannot be searched for what is to be protected"))?;
+            protected = protect::matches(&source, globs, watched.survey().found())?;
+            self.root.watched.push(watched);
+        }
+        self.bind(source, target, mode, WithoutIdmap::Refuse, TargetPolicy::Make);
+        self.guard(guarded);
+        self.protect(target, &protected);
+        Ok(())
     }
 
     /// A judged source for a mount step: handed over by a privileged caller, found again by the child of an ordinary
@@ -347,11 +373,11 @@ impl Plan {
         }
     }
 
-    /// Puts protected paths of the workspace over themselves, read-only; and the directories that lead to them,
+    /// Puts protected paths of a folder over themselves, read-only; and the directories that lead to them,
     /// writable, so that they cannot be renamed from under them.
-    fn protect(&mut self, protected: &protect::Protected) {
+    fn protect(&mut self, folder: &[u8], protected: &protect::Protected) {
         let inside = |relative: &Vec<u8>| {
-            let mut path = WORKSPACE.as_bytes().to_vec();
+            let mut path = folder.to_vec();
             path.push(b'/');
             path.extend_from_slice(relative);
             path
@@ -386,7 +412,10 @@ mod tests {
             privileged: false,
         };
         let mut plan = Plan { identity, root: Root::empty(), rules: None };
-        plan.protect(&protect::Protected { above: vec![b"a".to_vec()], matches: vec![b"a/b".to_vec()] });
+        plan.protect(
+            b"/w",
+            &protect::Protected { above: vec![b"a".to_vec()], matches: vec![b"a/b".to_vec()] },
+        );
         assert_eq!(plan.root.steps.len(), 2);
         for step in &plan.root.steps {
             assert!(

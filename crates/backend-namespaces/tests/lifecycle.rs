@@ -1,6 +1,7 @@
 //! Opening, finding and ending sandboxes, and that nothing is left of them.
 
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use super::support::{Host, asked, cgroups, eventually, is_root, lasting, lives, 
 #[tokio::test]
 async fn a_closed_sandbox_leaves_nothing() {
     let host = Host::new();
-    let mut with = lasting("s");
+    // Its groups are looked for by its id, which others of this name on this machine would share.
+    let mut with = lasting(&format!("closed {}", std::process::id()));
     with.limits.pids = Some(Setting::built_in(100));
     with.limits.memory = Some(Setting::built_in(1 << 30));
     let sandbox = host.open(&with).await;
@@ -218,6 +220,38 @@ async fn another_backends_folder_is_not_swept() {
     assert_eq!(host.backend.list().await.unwrap(), []);
     assert!(!dead.exists());
     assert_eq!(names(&theirs), ["host.json"]);
+}
+
+#[tokio::test]
+async fn groups_that_were_made_elsewhere_go_with_their_sandbox() {
+    let host = Host::new();
+    let mut with = lasting(&format!("elsewhere {}", std::process::id()));
+    with.limits.memory = Some(Setting::built_in(1 << 30));
+    let sandbox = host.open(&with).await;
+    let path = host.path("data/run").join(with.id().as_str()).join("sandbox.json");
+    let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let groups = record["groups"].as_array_mut().unwrap();
+    // Without a way to limit memory, or with a scope, there is nothing to make elsewhere.
+    let Some(made) = groups.first().map(|group| PathBuf::from(group.as_str().unwrap())) else { return };
+    let elsewhere = made.parent().unwrap().with_file_name(format!("moltis-test-{}", std::process::id()));
+    let other = elsewhere.join(made.file_name().unwrap());
+    if std::fs::create_dir(&elsewhere).is_err() {
+        return;
+    }
+    std::fs::create_dir(&other).unwrap();
+    groups.push(other.to_str().unwrap().into());
+    std::fs::write(&path, record.to_string()).unwrap();
+    let pid = i32::try_from(host.agent_pid(&with)).unwrap();
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(pid).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+    drop(sandbox);
+    // Whoever comes first clears away: the one who made it, or the sweep of another.
+    assert_eq!(host.other().list().await.unwrap(), []);
+    assert!(eventually(|| !other.exists() && !made.exists()).await);
+    std::fs::remove_dir(&elsewhere).unwrap();
 }
 
 /// Processes that have this host's folders mounted.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use moltis_sandbox::{Backend, Detection, Guarantees, Limits, Promise, Status};
 
-use super::support::{Host, Said, asked, cgroups, is_root, sh, spec, try_sh};
+use super::support::{Host, Said, asked, cgroups, is_root, lasting, outcome, sh, spec, try_sh};
 
 async fn guarantees(host: &Host) -> Guarantees {
     match host.backend.detect().await {
@@ -127,4 +127,24 @@ async fn commands_go_before_the_host_and_not_after_the_agent() {
         assert!(agent.trim().parse::<i32>().unwrap() <= command, "{agent} against {command}");
     }
     sandbox.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_command_that_the_memory_limit_ended_says_so() {
+    let host = Host::new();
+    if !kept(&guarantees(&host).await.memory) {
+        return;
+    }
+    let mut limited = lasting(&format!("out of memory {}", std::process::id()));
+    limited.limits = with(Some(96 << 20), None, None);
+    let sandbox = host.open(&limited).await;
+    let bomb = "python3 -c 'x = bytearray(300 << 20)'";
+    let killed = outcome(&sandbox, bomb).await;
+    assert_eq!((killed.status.shell_code(), killed.out_of_memory), (137, true));
+    assert!(!outcome(&sandbox, "kill -9 $$").await.out_of_memory, "a kill is no lack of memory");
+    let adopted = host.other().adopt(&limited).await.unwrap().unwrap();
+    let survived = outcome(&adopted, &format!("{bomb}; true")).await;
+    assert_eq!((survived.status, survived.out_of_memory), (Status::Code(0), true));
+    assert!(!outcome(&adopted, "true").await.out_of_memory);
+    adopted.close().await.unwrap();
 }

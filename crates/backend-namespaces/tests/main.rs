@@ -12,6 +12,7 @@ mod network;
 mod ordinary;
 mod places;
 mod processes;
+mod protection;
 mod shared_home;
 mod sources;
 mod support;

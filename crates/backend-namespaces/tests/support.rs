@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use moltis_backend_namespaces::{Config, NamespacesBackend};
 use moltis_sandbox::{
-    Backend, Command, ExecEvent, ExecRequest, Lifetime, Mount, MountMode, Origin, Result, Sandbox,
+    Backend, Command, ExecEvent, ExecRequest, Lifetime, Mount, MountMode, Origin, Outcome, Result, Sandbox,
     SandboxSpec, SessionKey, Setting, Status,
 };
 
@@ -133,6 +133,16 @@ pub fn asked<T>(value: T) -> Setting<T> {
 /// Runs a shell line.
 pub async fn sh(sandbox: &Arc<dyn Sandbox>, line: &str) -> Said {
     try_sh(sandbox, line).await.unwrap_or_else(|e| panic!("{line}: {e:?}"))
+}
+
+/// Runs a shell line; how it ended.
+pub async fn outcome(sandbox: &Arc<dyn Sandbox>, line: &str) -> Outcome {
+    let mut exec = sandbox.exec(ExecRequest::new(Command::Shell(line.into()))).await.unwrap();
+    loop {
+        if let ExecEvent::Exit(outcome) = exec.events.next().await.unwrap().unwrap() {
+            return outcome;
+        }
+    }
 }
 
 pub async fn try_sh(sandbox: &Arc<dyn Sandbox>, line: &str) -> Result<Said> {

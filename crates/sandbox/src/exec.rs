@@ -157,6 +157,20 @@ pub struct Outcome {
     pub leftovers: Vec<Leftover>,
     /// How many children live on.
     pub leftovers_total: u32,
+    /// Whether the kernel killed a process of the sandbox while the command ran, because the memory limit was hit.
+    #[serde(default)]
+    pub out_of_memory: bool,
+    /// Paths inside, of names in writable folders that can make the host run code (`workspace_protect`), which were made
+    /// since the sandbox's start and are therefore not read-only: hostile text, at most 32 of them, at most 256 bytes
+    /// each.
+    #[serde(default)]
+    pub newly_dangerous: Vec<String>,
+    /// How many there are.
+    #[serde(default)]
+    pub newly_dangerous_total: u32,
+    /// What a person should know besides, such as what of a writable folder could not be watched.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 impl Outcome {

@@ -1,6 +1,7 @@
 //! The end of a sandbox: asked for, or noticed.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -49,14 +50,19 @@ impl Closer for ProcessCloser {
 
 impl State {
     /// Kills what there is of a sandbox and removes its groups. The caller holds its folder. Blocks.
-    pub(super) fn end_process(&self, id: &SandboxId, process: Option<&Process>) -> Result<(), Error> {
+    pub(super) fn end_process(
+        &self,
+        id: &SandboxId,
+        process: Option<&Process>,
+        groups: &[PathBuf],
+    ) -> Result<(), Error> {
         if let Some(process) = process {
             process.kill();
             if !process.wait_briefly() {
                 return Err(Error::DoesNotEnd);
             }
         }
-        match self.limiter().find(id) {
+        match self.limiter().find(id, groups) {
             Some(group) => Ok(group.remove()?),
             None => Ok(()),
         }
@@ -70,7 +76,8 @@ impl State {
         process: Option<&Process>,
     ) -> Result<(), Error> {
         folder.keep(true);
-        self.end_process(id, process)?;
+        let groups = folder.record().map(|record| record.groups).unwrap_or_default();
+        self.end_process(id, process, &groups)?;
         folder.remove()
     }
 

@@ -43,8 +43,26 @@ pub struct Served {
     pub transport: UnixTransport,
     /// The write end of its lifeline.
     pub lifeline: Option<OwnedFd>,
+    /// What there is of it to look at whenever a command ends.
+    pub traces: Traces,
     /// What is in the opener's hands of a new one.
     pub unclaimed: Option<Aside<Box<Unclaimed>>>,
+}
+
+/// What the host can see of what a sandbox does.
+#[derive(Clone, Debug, Default)]
+pub struct Traces {
+    /// Directories of its control groups.
+    pub groups: Vec<PathBuf>,
+    /// Whether there are folders that it may write to and that are watched.
+    pub watched: bool,
+}
+
+impl Traces {
+    /// By its record.
+    pub fn of(record: &Record) -> Self {
+        Self { groups: record.groups.clone(), watched: record.watched }
+    }
 }
 
 /// A new sandbox that nobody has taken yet. Dropping it ends the sandbox and removes all of it, which blocks; the order
@@ -129,6 +147,11 @@ impl Opening {
         process.try_clone().ok()
     }
 
+    /// What the host can see of what the running one does.
+    pub fn traces(&self) -> Traces {
+        self.running.as_ref().map(|(record, _)| Traces::of(record)).unwrap_or_default()
+    }
+
     /// The sandbox's folder.
     pub fn folder(&self) -> &File {
         self.folder.handle()
@@ -136,8 +159,8 @@ impl Opening {
 
     /// Ends the sandbox that runs, which is of another spec or does not answer. Blocks.
     pub fn end_running(&mut self, state: &State) -> Result<()> {
-        let Some((_, process)) = self.running.take() else { return Ok(()) };
-        state.end_process(&self.id, Some(&process))?;
+        let Some((record, process)) = self.running.take() else { return Ok(()) };
+        state.end_process(&self.id, Some(&process), &record.groups)?;
         self.folder.keep(false);
         Ok(())
     }
@@ -155,10 +178,14 @@ impl Opening {
             workspace_protect: &spec.workspace_protect,
             memory: spec.limits.memory.map(|memory| memory.value),
         };
-        let Root { steps, handed, handles, landlock } = root::plan(sources, facts)?;
+        let Root { steps, handed, handles, landlock, watched } = root::plan(sources, facts)?;
         let limiter = state.limiter();
         // Whatever an earlier sandbox of this name left goes first.
         let folder = self.folder;
+        if let Some(group) = folder.record().and_then(|record| limiter.find(&self.id, &record.groups)) {
+            // What is in the way of the new one's groups is an error at their making.
+            let _ = group.remove();
+        }
         folder.clear()?;
         let group = OwnGroup(limiter.create(&self.id, &spec.limits)?);
         let cgroup = group.0.as_ref().and_then(Group::directory).and_then(std::io::Result::ok);
@@ -198,19 +225,29 @@ impl Opening {
         if let (Some(group), false) = (&group.0, child.placed()) {
             group.attach(child.pid())?;
         }
+        let traces = Traces {
+            groups: group.0.as_ref().map(Group::directories).unwrap_or_default(),
+            watched: !watched.is_empty(),
+        };
+        if traces.watched {
+            folder.write_watched(&watched)?;
+        }
         folder.write(&Record {
             pid: child.pid(),
             started: child.process().and_then(Process::started).ok_or(Error::Died)?,
             realm: pid_realm().to_owned(),
             fingerprint: self.fingerprint,
             created_secs: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs(),
+            groups: traces.groups.clone(),
+            watched: traces.watched,
         })?;
-        Ok(Launched { child, group, folder, lifeline: held_lifeline, identity: self.identity })
+        Ok(Launched { traces, child, group, folder, lifeline: held_lifeline, identity: self.identity })
     }
 }
 
 /// A sandbox that exists and waits to be let go. Dropping it ends it; the order of the fields is the order of that.
 pub struct Launched {
+    traces: Traces,
     child: Child,
     group: OwnGroup,
     folder: Folder,
@@ -238,13 +275,13 @@ impl Launched {
     /// # Errors
     /// What went wrong in the child; it is gone then.
     pub fn go(self) -> Result<Served> {
-        let Self { child, group, folder, lifeline, .. } = self;
+        let Self { traces, child, group, folder, lifeline, .. } = self;
         let unclaimed = Unclaimed { process: Some(child.go()?), group, folder };
         let known = unclaimed.process.as_ref().ok_or(Error::Died)?;
         let process = known.try_clone().map_err(Error::system("a process cannot be watched"))?;
         let transport = UnixTransport::open(unclaimed.folder.handle(), SOCKET, process.pid())
             .map_err(|error| Error::Judged(error.into()))?;
-        Ok(Served { process, transport, lifeline, unclaimed: Some(Aside::new(Box::new(unclaimed))) })
+        Ok(Served { process, transport, lifeline, traces, unclaimed: Some(Aside::new(Box::new(unclaimed))) })
     }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -88,7 +89,7 @@ impl Group {
         self.directories.iter().all(|d| rustix::fs::flock(d.handle.as_fd(), lock).is_ok())
     }
 
-    /// Where the groups are, to be kept with the sandbox's record for [`super::Limiter::reopen`]. For a systemd scope
+    /// Where the groups are, to be kept with the sandbox's record for [`super::Limiter::find`]. For a systemd scope
     /// only known once a process was attached.
     pub fn directories(&self) -> Vec<PathBuf> {
         let scope = self.scope.as_ref().and_then(scope::Scope::directory);
@@ -121,19 +122,6 @@ impl Group {
         Ok(())
     }
 
-    /// The groups' `cgroup.procs`, open for writing, for a helper process that writes its child's pid (as it knows it)
-    /// in place of [`attach`](Self::attach): the kernel judges who opened them, not who writes. `None` for a systemd
-    /// scope, which only `attach` can fill.
-    pub fn entrances(&self) -> Option<std::io::Result<Vec<OwnedFd>>> {
-        if self.scope.is_some() {
-            return None;
-        }
-        let open = |d: &Directory| {
-            OpenOptions::new().write(true).open(d.path.join("cgroup.procs")).map(OwnedFd::from)
-        };
-        Some(self.directories.iter().map(open).collect())
-    }
-
     /// For `clone3(CLONE_INTO_CGROUP)`, which costs nothing: the directory of the only group, on cgroup v2. When it
     /// was used [`attach`](Self::attach) is not needed.
     pub fn directory(&self) -> Option<std::io::Result<OwnedFd>> {
@@ -143,18 +131,6 @@ impl Group {
             }
             _ => None,
         }
-    }
-
-    /// How many processes of the sandbox the kernel killed for memory.
-    pub fn oom_kills(&self) -> u64 {
-        // Version 2 keeps the count in `memory.events`, version 1 in `memory.oom_control`, both as `oom_kill N`.
-        let count = |path: &PathBuf| {
-            ["memory.events", "memory.oom_control"].iter().find_map(|file| {
-                let text = std::fs::read_to_string(path.join(file)).ok()?;
-                text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
-            })
-        };
-        self.directories().iter().filter_map(count).sum()
     }
 
     /// Kills what is in the groups and removes them, with retries for five seconds while the kernel takes the dead away.
@@ -199,6 +175,32 @@ impl Group {
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => Some((path.to_owned(), error)),
         }
+    }
+}
+
+/// The kernel's count of the processes of a sandbox that it killed for memory.
+#[derive(Debug)]
+pub struct OomKills(Vec<File>);
+
+impl OomKills {
+    /// Of the groups at these directories; `None` where memory is not limited by one of them.
+    pub fn open(directories: &[PathBuf]) -> Option<Self> {
+        // Version 2 keeps the count in `memory.events`, version 1 in `memory.oom_control`, both as `oom_kill N`.
+        let files = directories.iter().filter_map(|path| {
+            ["memory.events", "memory.oom_control"].iter().find_map(|name| File::open(path.join(name)).ok())
+        });
+        Some(Self(files.collect())).filter(|kills| !kills.0.is_empty())
+    }
+
+    /// How many so far; 0 once the groups are gone.
+    pub fn count(&self) -> u64 {
+        let count = |file: &File| {
+            let mut bytes = [0; 512];
+            let length = file.read_at(&mut bytes, 0).ok()?;
+            let text = std::str::from_utf8(&bytes[..length]).ok()?;
+            text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse::<u64>().ok())
+        };
+        self.0.iter().filter_map(count).sum()
     }
 }
 

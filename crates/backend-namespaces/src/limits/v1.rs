@@ -72,14 +72,6 @@ impl Places {
         Ok(())
     }
 
-    /// Enters a group that this process is in already: nothing moves, but the kernel takes the lock that is slow to
-    /// take for the first time.
-    pub fn warm(&self) {
-        if let Some(own) = Controller::ALL.iter().find_map(|&controller| self.own(controller)) {
-            let _ = write(&own.join("cgroup.procs"), &std::process::id().to_string());
-        }
-    }
-
     /// Where our groups are, one for each hierarchy (controllers may share one).
     pub fn parents(&self) -> Vec<PathBuf> {
         let mut parents: Vec<_> =

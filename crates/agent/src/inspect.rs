@@ -1,0 +1,68 @@
+//! What the host finds out about a command by itself, for backends whose sandboxes run on its own kernel.
+
+use std::sync::{Arc, OnceLock};
+
+use async_trait::async_trait;
+use moltis_sandbox::Outcome;
+
+use crate::dangerous::{Watched, tell};
+use crate::sandbox::Inspect;
+
+/// How many processes of the sandbox the kernel has killed for memory so far; a read of a file of the kernel's.
+pub type OomKills = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// Reads what was kept of the folders that the sandbox may write to; blocks.
+pub type Load = Box<dyn Fn() -> Option<Vec<Watched>> + Send + Sync>;
+
+/// Looks at the memory limit, and at the folders that a sandbox may write to.
+pub struct HostInspector {
+    oom_kills: Option<OomKills>,
+    folders: Option<Arc<Folders>>,
+}
+
+struct Folders {
+    load: Load,
+    watched: OnceLock<Vec<Watched>>,
+}
+
+impl HostInspector {
+    /// Looks at these, or at nothing: then there is no inspector.
+    pub fn new(oom_kills: Option<OomKills>, folders: Option<Load>) -> Option<Self> {
+        if oom_kills.is_none() && folders.is_none() {
+            return None;
+        }
+        let folders = folders.map(|load| Arc::new(Folders { load, watched: OnceLock::new() }));
+        Some(Self { oom_kills, folders })
+    }
+}
+
+#[async_trait]
+impl Inspect for HostInspector {
+    fn before(&self) -> u64 {
+        self.oom_kills.as_ref().map_or(0, |count| count())
+    }
+
+    async fn after(&self, before: u64, outcome: Outcome) -> Outcome {
+        let mut outcome = outcome;
+        outcome.out_of_memory = self.oom_kills.as_ref().is_some_and(|count| count() > before);
+        let Some(folders) = self.folders.clone() else { return outcome };
+        let mut looked = outcome.clone();
+        let look = move || {
+            match folders.watched.get() {
+                Some(watched) => tell(watched, &mut looked),
+                None => match (folders.load)() {
+                    Some(watched) => tell(folders.watched.get_or_init(|| watched), &mut looked),
+                    None => looked.notes.push(UNWATCHED.to_owned()),
+                },
+            }
+            looked
+        };
+        // A thread that breaks off leaves the outcome as the agent told it.
+        tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| {
+            outcome.notes.push(UNWATCHED.to_owned());
+            outcome
+        })
+    }
+}
+
+const UNWATCHED: &str = "it is not known what was made in writable folders that the host runs code by";
