@@ -417,6 +417,8 @@ impl Agent {
             }
             Request::Configure { idle_millis } => {
                 self.idle = Some(idle_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
+                // Whoever says how long is about to use it: the time must not run out before that.
+                self.registry.touch(Instant::now());
                 process::answer(&conn, &Reply::Done);
             }
             Request::Shutdown => {

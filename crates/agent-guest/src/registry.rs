@@ -115,6 +115,11 @@ impl Registry {
         }
     }
 
+    /// Begins the idle time anew: somebody has come to use the sandbox.
+    pub fn touch(&mut self, now: Instant) {
+        self.idle_since = now;
+    }
+
     /// Whether this process is an operation's.
     pub fn contains(&self, pid: i32) -> bool {
         self.operations.contains_key(&pid)

@@ -64,7 +64,7 @@ pub enum Request {
     },
     /// What the agent knows of itself. Answers `Status`.
     Status,
-    /// Change what the agent enforces by itself. Answers `Done`.
+    /// Change what the agent enforces by itself, and begin its idle time anew. Answers `Done`.
     Configure {
         /// Idle time in milliseconds after which the agent ends itself; 0 for never.
         idle_millis: u64,

@@ -75,6 +75,22 @@ impl Printer {
 
 /// Names what lives on, and says what becomes of it.
 pub fn leftovers(outcome: &Outcome, stays: bool) {
+    if outcome.out_of_memory {
+        crate::say!(
+            "moltis: the sandbox was out of memory, and something in it was killed (--memory sets it)"
+        );
+    }
+    for path in &outcome.newly_dangerous {
+        let path = render::one_line(path);
+        crate::say!("moltis: made in the workspace, where the host may run it: {path}");
+    }
+    let told = u32::try_from(outcome.newly_dangerous.len()).unwrap_or(u32::MAX);
+    if outcome.newly_dangerous_total > told {
+        crate::say!("moltis: and {} more of the kind", outcome.newly_dangerous_total - told);
+    }
+    for note in &outcome.notes {
+        crate::say!("moltis: {}", render::one_line(note));
+    }
     let fate = if stays { "still running in the session" } else { "still running, ended with the sandbox" };
     for leftover in &outcome.leftovers {
         crate::say!("moltis: {fate}: {} {}", leftover.pid, render::one_line(&leftover.command));

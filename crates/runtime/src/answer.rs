@@ -86,9 +86,15 @@ struct Json<'a> {
     stderr_cut: u64,
     leftovers: &'a [Leftover],
     leftovers_total: u32,
-    not_enforced: &'a [NotEnforced],
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    out_of_memory: bool,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    notes: &'a [String],
+    newly_dangerous: &'a [String],
+    #[serde(skip_serializing_if = "is_zero")]
+    newly_dangerous_total: u32,
+    not_enforced: &'a [NotEnforced],
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<&'a String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     restarted: Option<Gone>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -122,13 +128,22 @@ impl Serialize for Answer {
             stderr_cut: self.stderr.cut,
             leftovers: &outcome.leftovers,
             leftovers_total: outcome.leftovers_total,
+            out_of_memory: outcome.out_of_memory,
+            newly_dangerous: &outcome.newly_dangerous,
+            newly_dangerous_total: outcome.newly_dangerous_total,
             not_enforced: &self.not_enforced,
-            notes: &self.notes,
+            notes: self.notes.iter().chain(&outcome.notes).collect(),
             restarted: self.restarted,
             lost: &self.lost,
         }
         .serialize(serializer)
     }
+}
+
+// The form that serde asks for.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 fn milliseconds(duration: Duration) -> f64 {

@@ -174,7 +174,6 @@ impl Runtime {
 
     /// Opens the session's sandbox with the right to do so; `None` when the session was removed meanwhile.
     async fn open_locked(&self, request: &SessionRequest, known: Known) -> Result<Option<(Known, Place)>> {
-        self.see_room().await?;
         let lock = self.store().lock_session(known.session.number, LOCK_PATIENCE).await?;
         // Whoever had the lock before may have done it all.
         let lost = known.lost;
@@ -312,6 +311,8 @@ impl OpenSession {
     /// # Errors
     /// Those of the sandbox; `home-over-quota`; `disk-low`; those of the store. `Lost` means that it may have run.
     pub async fn exec(&mut self, request: ExecRequest) -> Result<Exec> {
+        // Files can be reached without this, so that something can be removed.
+        self.runtime.see_room().await?;
         self.see_quota().await?;
         let error = match self.start(request.clone()).await {
             Err(error @ Error::Unavailable(_)) => error,
