@@ -104,6 +104,7 @@ pub fn run(job: Job) -> bool {
         full: false,
         rings: background.then(Box::default),
         watchers: Vec::new(),
+        departed: Vec::new(),
         stoppers: Vec::new(),
         scratch: Vec::new(),
         stage: Stage::Live,
@@ -227,6 +228,8 @@ struct Supervisor {
     /// Kept output; of background commands only.
     rings: Option<Box<Rings>>,
     watchers: Vec<Watcher>,
+    /// Watchers who have gone, and whose input the command has not taken yet.
+    departed: Vec<Watcher>,
     /// Who wants to hear when the whole descent is gone.
     stoppers: Vec<OwnedFd>,
     scratch: Vec<u8>,
@@ -312,7 +315,8 @@ impl Supervisor {
         let output = self.running.streams.each_ref().map(|stream| {
             stream.source.as_ref().filter(|_| room).map(|source| set.add(source.as_fd(), READ))
         });
-        let wants_input = self.full || self.watchers.iter().any(Watcher::is_full);
+        let wants_input =
+            self.full || !self.departed.is_empty() || self.watchers.iter().any(Watcher::is_full);
         let input = self.running.input.descriptor().filter(|_| wants_input).map(|fd| set.add(fd, WRITE));
         let watchers: Vec<Slot> = self.watchers.iter().map(|watcher| watcher.wait_for(set)).collect();
         set.wait(self.next_time()).ok()?;
@@ -366,7 +370,9 @@ impl Supervisor {
         }
         if let Some(rings) = &self.rings {
             let exited = self.exited.as_ref().filter(|_| self.stage == Stage::Told);
-            self.watchers.retain_mut(|watcher| watcher.advance(rings, exited));
+            let over: Vec<_> =
+                self.watchers.extract_if(.., |watcher| !watcher.advance(rings, exited)).collect();
+            over.into_iter().filter(|watcher| !watcher.is_told()).for_each(|watcher| self.depart(watcher));
         }
         if self.stage == Stage::Told && self.is_ended() {
             for stopper in std::mem::take(&mut self.stoppers) {
@@ -583,11 +589,32 @@ impl Supervisor {
         }
     }
 
+    /// A watcher has gone. Whoever sends input or a signal need not stay until it has arrived.
+    fn depart(&mut self, mut watcher: Watcher) {
+        if self.feed_from(&mut watcher) && self.departed.len() < MAX_WATCHERS {
+            self.departed.push(watcher);
+        }
+    }
+
+    /// Hands on what a watcher sent before it went away; `true` when the command does not take it all now.
+    fn feed_from(&mut self, departed: &mut Watcher) -> bool {
+        loop {
+            match departed.drain(&mut self.running.input) {
+                Ok(Fed::Order(order)) => self.obey(order),
+                Ok(Fed::Full) => return true,
+                Ok(Fed::All) | Err(_) => return false,
+            }
+        }
+    }
+
     /// The command reads again.
     fn feed(&mut self) {
         if self.full {
             self.feed_host();
         }
+        let mut departed = std::mem::take(&mut self.departed);
+        departed.retain_mut(|watcher| self.feed_from(watcher));
+        self.departed = departed;
         for index in (0..self.watchers.len()).rev() {
             if self.watchers[index].is_full() && self.feed_watcher(index).is_none() {
                 // What follows walks the watchers in the order in which they were waited for.
@@ -598,8 +625,12 @@ impl Supervisor {
 
     fn attend(&mut self, ready: &Ready) {
         for (index, (read, closed)) in ready.watchers.iter().enumerate().rev() {
+            if *closed && index < self.watchers.len() {
+                let watcher = self.watchers.remove(index);
+                self.depart(watcher);
+                continue;
+            }
             let open = match self.watchers.get_mut(index) {
-                Some(_) if *closed => None,
                 Some(watcher) if *read => watcher.receive().and_then(|()| self.feed_watcher(index)),
                 Some(_) => Some(()),
                 None => continue,
@@ -660,6 +691,7 @@ impl Supervisor {
     fn let_go(&mut self) {
         self.let_go = true;
         self.watchers.clear();
+        self.departed.clear();
         if let Some(rings) = &mut self.rings {
             **rings = Rings::default();
         }

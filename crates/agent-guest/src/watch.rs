@@ -63,9 +63,30 @@ impl Watcher {
         self.full
     }
 
+    /// Whether it has everything, the last message among it.
+    pub fn is_told(&self) -> bool {
+        self.told
+    }
+
     /// Reads what it sent. `None` when the watcher is gone.
     pub fn receive(&mut self) -> Option<()> {
         self.incoming.fill(&self.conn).ok().filter(|open| *open).map(|_| ())
+    }
+
+    /// Hands all that it sent before it closed its end to the command, up to an order; `All` means that there is no
+    /// more.
+    ///
+    /// # Errors
+    /// When it sent what it may not send.
+    pub fn drain(&mut self, input: &mut Input) -> Result<Fed, FrameError> {
+        loop {
+            // What a read leaves in the socket comes with the next one.
+            let open = self.receive().is_some();
+            match self.feed(input)? {
+                Fed::All if open => {}
+                fed => return Ok(fed),
+            }
+        }
     }
 
     /// Sends it nothing more and forgets it at the next turn.

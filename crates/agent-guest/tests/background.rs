@@ -126,6 +126,33 @@ fn watchers_feed_it_and_give_orders() {
 }
 
 #[test]
+fn whoever_sends_input_or_a_signal_need_not_stay() {
+    let agent = Agent::start();
+    let line = "trap 'echo got it' USR1; while ! [ -e go ]; do sleep 0.05; done; wc -c";
+    let mut start_it = sh(&format!("cd /tmp && mkdir $$ && cd $$ && {line}; cd / && rm -r /tmp/$$"));
+    start_it.stdin = true;
+    let (process, pid) = start(&agent, start_it);
+    let go = std::path::PathBuf::from(format!("/tmp/{pid}"));
+    within(LONG, || go.is_dir().then_some(()));
+    // Neither wants any output, so that nothing but its leaving is noticed.
+    let mut signaller = attach(&agent, process, u64::MAX, u64::MAX, true);
+    signaller.order(Order::Signal(libc::SIGUSR1));
+    drop(signaller);
+    within(LONG, || (output(&agent, process, 0, 0).0 == b"got it\n").then_some(()));
+    // More than its pipe holds, and it does not read yet.
+    let mut sender = attach(&agent, process, u64::MAX, u64::MAX, true);
+    sender.stream.set_write_timeout(Some(LONG)).unwrap();
+    let bytes = (1024 * 1024) + 150_000;
+    sender.data(&vec![b'x'; bytes]).unwrap();
+    sender.eof();
+    drop(sender);
+    std::fs::write(go.join("go"), "").unwrap();
+    assert_eq!(exited(&agent, process).left, Left::Code(0));
+    let text = String::from_utf8(output(&agent, process, 7, 0).0).unwrap();
+    assert_eq!(text.trim(), bytes.to_string());
+}
+
+#[test]
 fn it_can_have_a_terminal() {
     let agent = Agent::start();
     let line = "stty -echo; stty size; read line; stty size; echo got $line";
