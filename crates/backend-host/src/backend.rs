@@ -84,6 +84,10 @@ impl Backend for RestrictedHostBackend {
         Ok(Host::open_whole(&self.0, spec).await?)
     }
 
+    async fn check(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<()> {
+        Ok(self.0.check(spec).await?)
+    }
+
     async fn adopt(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Option<Arc<dyn Sandbox>>> {
         Ok(self.0.adopt_running(spec).await?)
     }
@@ -126,6 +130,10 @@ impl Backend for NoneBackend {
 
     async fn open(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Arc<dyn Sandbox>> {
         Ok(Host::open_whole(&self.0, spec).await?)
+    }
+
+    async fn check(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<()> {
+        Ok(self.0.check(spec).await?)
     }
 
     async fn adopt(&self, spec: &SandboxSpec) -> moltis_sandbox::Result<Option<Arc<dyn Sandbox>>> {
@@ -312,6 +320,13 @@ impl Host {
         });
         let Some((opening, plan, held)) = looked.await? else { return Ok(None) };
         Ok(self.adopt(&plan, &held, opening).await?.1)
+    }
+
+    /// Judges the workspace alone; the folder of managed files is ours.
+    async fn check(&self, spec: &SandboxSpec) -> Result<()> {
+        let (config, mut spec) = (self.config.clone(), spec.clone());
+        spec.managed_files = None;
+        blocking(move || judge(&config, &spec).map(drop)).await
     }
 
     /// The sandbox that runs under this id. Nothing is started or ended.

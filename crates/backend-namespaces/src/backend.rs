@@ -251,6 +251,11 @@ impl Backend for NamespacesBackend {
         opened
     }
 
+    async fn check(&self, spec: &SandboxSpec) -> Result<()> {
+        let (state, spec) = (Arc::clone(&self.state), spec.clone());
+        blocking(move || state.check(&spec)).await
+    }
+
     async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
         let Some((record, found)) = self.running(spec.id()).await? else { return Ok(None) };
         if record.fingerprint != spec.fingerprint() {

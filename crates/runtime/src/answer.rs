@@ -146,12 +146,12 @@ fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-fn milliseconds(duration: Duration) -> f64 {
+pub(crate) fn milliseconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// Text as it is; anything that is not UTF-8 as base64 with the encoding named.
-fn text_or_base64(bytes: &[u8]) -> (String, Option<&'static str>) {
+pub fn text_or_base64(bytes: &[u8]) -> (String, Option<&'static str>) {
     match std::str::from_utf8(bytes) {
         Ok(text) => (text.to_owned(), None),
         Err(_) => (BASE64.encode(bytes), Some("base64")),

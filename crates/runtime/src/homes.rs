@@ -10,18 +10,16 @@ use moltis_sandbox::{SandboxId, SessionKey};
 
 use crate::error::RuntimeError;
 
-/// The home of a session, made if it is missing; `None` where nothing is kept.
-pub fn home(config: &Config, key: &SessionKey) -> Result<Option<PathBuf>, RuntimeError> {
+/// The folder of a session's home; `None` where nothing is kept. Nothing is made.
+pub fn home(config: &Config, key: &SessionKey) -> Option<PathBuf> {
     let data = &config.data_dir.value;
     let sandbox = &config.tools.exec.sandbox;
-    let folder = match sandbox.home_persistence.value {
-        HomePersistence::Off => return Ok(None),
-        HomePersistence::Session => data.join("sandbox/home/session").join(SandboxId::of(key).as_str()),
+    match sandbox.home_persistence.value {
+        HomePersistence::Off => None,
+        HomePersistence::Session => Some(data.join("sandbox/home/session").join(SandboxId::of(key).as_str())),
         // A relative folder lies in the data directory; joining an absolute one gives that one.
-        HomePersistence::Shared => data.join(&sandbox.shared_home_dir.value),
-    };
-    private_folder(&folder).map_err(|e| RuntimeError::data_directory(data, e))?;
-    Ok(Some(folder))
+        HomePersistence::Shared => Some(data.join(&sandbox.shared_home_dir.value)),
+    }
 }
 
 /// Removes the home that a session has to itself; `false` when there is none.
@@ -34,12 +32,9 @@ pub fn purge(data_dir: &Path, key: &SessionKey) -> Result<bool, RuntimeError> {
     }
 }
 
-/// The folder of managed files, made if it is missing.
-pub fn managed_files(config: &Config) -> Result<PathBuf, RuntimeError> {
-    let data = &config.data_dir.value;
-    let folder = data.join("files");
-    private_folder(&folder).map_err(|e| RuntimeError::data_directory(data, e))?;
-    Ok(folder)
+/// The folder of managed files. Nothing is made.
+pub fn managed_files(config: &Config) -> PathBuf {
+    config.data_dir.value.join("files")
 }
 
 /// Makes a folder that is the owner's alone, and those above it; one that is there stays as it is.

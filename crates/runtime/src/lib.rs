@@ -7,7 +7,9 @@
 pub mod answer;
 pub mod capped;
 pub mod error;
+pub mod explain;
 mod homes;
+pub mod json;
 mod lifecycle;
 mod recorded;
 mod registry;
@@ -15,13 +17,16 @@ mod router;
 mod runtime;
 mod sessions;
 mod settings;
+mod shared_home;
 pub mod store;
 pub mod usage;
 
 pub use answer::{Answer, Collected};
 pub use capped::{Capped, Cut};
+pub use explain::{ExplainRequest, Explanation};
 pub use lifecycle::{OpenSession, Pruned, SandboxInfo, Stopped};
 pub use registry::BackendStatus;
+pub use router::PassedOver;
 pub use runtime::{Opened, Runtime};
 pub use sessions::{Removed, SessionRequest};
 pub use settings::{NamedWorkspace, Overrides};

@@ -183,7 +183,7 @@ impl Runtime {
         };
         known.lost.extend(lost);
         let unkept = known.settings.unkept()?;
-        let Route { backend, spec, not_enforced, notes } = self.route(&known).await?;
+        let Route { backend, spec, not_enforced, notes, .. } = self.route(&known).await?;
         let not_enforced = [unkept, not_enforced].concat();
         let judged = Judged { settings: settings_hash(&spec, known.choice), not_enforced, notes };
         let mut restarted = known.session.ended;
@@ -212,18 +212,31 @@ impl Runtime {
     async fn route(&self, known: &Known) -> Result<Route> {
         let memory = host_memory();
         let spec = |name| known.settings.on(name, memory);
-        if let (BackendChoice::Auto, Some(row)) = (known.choice, &known.session.sandbox)
-            && row.state == SandboxState::Running
-            && may_be(known.choice, row.backend)
-            && self.registry().get(row.backend).is_some()
-            && let Ok(route) =
-                router::route(self.registry(), BackendChoice::Named(row.backend), spec).await
-            // Only while it runs: a new sandbox goes to the best backend there is then.
-            && route.backend.find(&route.spec.id()).await?.is_some()
-        {
-            return Ok(route);
+        match self.kept_route(&known.session, known.choice, &spec).await {
+            Some(route) => Ok(route),
+            None => router::route(self.registry(), known.choice, spec).await,
         }
-        router::route(self.registry(), known.choice, spec).await
+    }
+
+    /// With `auto`, the backend that the session's sandbox is on, as long as it keeps what is demanded.
+    pub(crate) async fn kept_route(
+        &self,
+        session: &Session,
+        choice: BackendChoice,
+        spec: impl Fn(BackendName) -> SandboxSpec,
+    ) -> Option<Route> {
+        let row = session.sandbox.as_ref().filter(|row| row.state == SandboxState::Running)?;
+        if choice != BackendChoice::Auto
+            || !may_be(choice, row.backend)
+            || self.registry().get(row.backend).is_none()
+        {
+            return None;
+        }
+        let named = BackendChoice::Named(row.backend);
+        let route = router::route(self.registry(), named, spec).await.ok()?;
+        // Only while it runs: a new sandbox goes to the best backend there is then.
+        let found = route.backend.find(&route.spec.id()).await;
+        found.ok().flatten().map(|_| route)
     }
 
     /// Opens a new sandbox and writes it down, before and after.
@@ -347,14 +360,8 @@ impl OpenSession {
         recorded::exec(runs, &*self.sandbox, request).await
     }
 
-    /// Refuses what would write more into a home that is over its quota.
     async fn see_quota(&self) -> Result<()> {
-        let (Some(quota), Some(home)) = (self.spec.home_quota, self.spec.home.clone()) else { return Ok(()) };
-        let used = usage::of(home).await?;
-        if used.bytes > quota.value {
-            return Err(RuntimeError::OverQuota { used: used.bytes, quota: quota.value }.into());
-        }
-        Ok(())
+        usage::see_quota(&self.spec).await
     }
 
     /// Which session.
@@ -366,8 +373,15 @@ impl OpenSession {
 /// Code of the agent's refusal when the Managed Files mount is not where it was.
 const FILES_MOUNT_LOST: &str = "files-mount-lost";
 
+/// Some of the background commands that run in a sandbox, by number and line.
+pub(crate) async fn named(sandbox: &dyn Sandbox) -> Vec<String> {
+    let processes = sandbox.processes().await.unwrap_or_default();
+    let running = processes.into_iter().filter(|process| process.outcome.is_none());
+    running.map(|process| format!("{} ({})", process.id, process.command)).take(8).collect()
+}
+
 /// Something runs in a sandbox that would have to be made anew.
-fn busy(session: &Session, operations: u32, running: &[String]) -> Error {
+pub(crate) fn busy(session: &Session, operations: u32, running: &[String]) -> Error {
     let key = session.key.as_str();
     let what = match running {
         [] => format!("{operations} operations"),
@@ -406,13 +420,7 @@ impl Runtime {
             (Some(running), None) => {
                 let activity = running.activity().await?;
                 if activity.operations > 0 {
-                    let processes = running.processes().await.unwrap_or_default();
-                    let named: Vec<_> = processes
-                        .into_iter()
-                        .filter(|process| process.outcome.is_none())
-                        .map(|process| format!("{} ({})", process.id, process.command))
-                        .take(8)
-                        .collect();
+                    let named = named(&**running).await;
                     return Err(busy(session, activity.operations, &named));
                 }
                 Gone::Spec

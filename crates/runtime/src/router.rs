@@ -1,12 +1,14 @@
 //! Which backend a session runs on: the one that was named, or the first in `auto`'s order that is usable and keeps
 //! what was demanded.
 
+use std::fmt;
 use std::sync::Arc;
 
 use moltis_config::BackendChoice;
 use moltis_sandbox::{
-    Backend, BackendName, Detection, Error, Guarantees, NotEnforced, Result, SandboxSpec, Usable, judge,
+    Backend, BackendName, Detection, Diagnosis, Error, Guarantees, NotEnforced, Result, SandboxSpec, judge,
 };
+use serde::Serialize;
 
 use crate::error::RuntimeError;
 use crate::registry::Registry;
@@ -21,6 +23,34 @@ pub struct Route {
     pub not_enforced: Vec<NotEnforced>,
     /// What else a person should know.
     pub notes: Vec<String>,
+    /// Whether nothing of the host's files shows but what was mounted.
+    pub isolates: bool,
+}
+
+/// A backend that was asked and not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PassedOver {
+    /// Which one.
+    pub backend: BackendName,
+    /// Why not.
+    pub why: Diagnosis,
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { backend, why } = self;
+        // A refusal names the backend itself.
+        if why.message.starts_with(backend.as_str()) { why.fmt(f) } else { write!(f, "{backend}: {why}") }
+    }
+}
+
+/// What came of asking backends.
+pub struct Survey {
+    /// The backend, or why there is none.
+    pub route: Result<Route>,
+    /// Those that were asked before it, in that order.
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// Finds the route. `spec` fills in the defaults of the backend that it is given.
@@ -33,8 +63,19 @@ pub async fn route(
     choice: BackendChoice,
     spec: impl Fn(BackendName) -> SandboxSpec,
 ) -> Result<Route> {
+    survey(registry, choice, spec).await.route
+}
+
+/// Finds the route, and says what was on the way.
+pub async fn survey(
+    registry: &Registry,
+    choice: BackendChoice,
+    spec: impl Fn(BackendName) -> SandboxSpec,
+) -> Survey {
     match choice {
-        BackendChoice::Named(name) => named(registry, name, spec).await,
+        BackendChoice::Named(name) => {
+            Survey { route: named(registry, name, spec).await, passed_over: Vec::new() }
+        }
         BackendChoice::Auto => auto(registry, spec).await,
     }
 }
@@ -56,7 +97,8 @@ async fn named(
         Err(_) => judge(&spec, name, &usable.guarantees, &others(registry, name).await)?,
     };
     let not_enforced = with_isolation(not_enforced, name, &usable.guarantees);
-    Ok(Route { backend: Arc::clone(backend), spec, not_enforced, notes: Vec::new() })
+    let isolates = usable.guarantees.filesystem.is_held();
+    Ok(Route { backend: Arc::clone(backend), spec, not_enforced, notes: Vec::new(), isolates })
 }
 
 /// Puts first, where it is so, that the backend isolates nothing: everything else follows from that.
@@ -68,45 +110,52 @@ fn with_isolation(listed: Vec<NotEnforced>, name: BackendName, guarantees: &Guar
     std::iter::once(NotEnforced { key: "sandbox".to_owned(), reason }).chain(listed).collect()
 }
 
-async fn auto(registry: &Registry, spec: impl Fn(BackendName) -> SandboxSpec) -> Result<Route> {
-    let mut passed_over = Vec::new();
+async fn auto(registry: &Registry, spec: impl Fn(BackendName) -> SandboxSpec) -> Survey {
+    let mut passed_over: Vec<PassedOver> = Vec::new();
     let mut refusal = None;
     for backend in registry.all().iter().filter(|backend| backend.name().in_auto()) {
         let name = backend.name();
-        match backend.detect().await {
-            Detection::Unusable(reason) => passed_over.push(format!("{name}: {reason}")),
-            Detection::Usable(usable) => {
-                let Usable { guarantees, .. } = *usable;
-                if refusal.is_some() && !guarantees.filesystem.is_held() {
-                    // A demand that an isolating backend cannot keep is no reason to run with no isolation at all,
-                    // where the demand is not kept either.
-                    passed_over.push(format!("{name}: it isolates nothing, which nobody asked for"));
-                    continue;
-                }
-                let spec = spec(name);
-                match judge(&spec, name, &guarantees, &[]) {
-                    Ok(not_enforced) => {
-                        let not_enforced = with_isolation(not_enforced, name, &guarantees);
-                        let notes = refused_note(&refusal);
-                        return Ok(Route { backend: Arc::clone(backend), spec, not_enforced, notes });
-                    }
-                    Err(error) => {
-                        passed_over.push(error.to_string());
-                        refusal.get_or_insert(error);
-                    }
-                }
+        let usable = match backend.detect().await {
+            Detection::Usable(usable) => *usable,
+            Detection::Unusable(why) => {
+                passed_over.push(PassedOver { backend: name, why });
+                continue;
+            }
+        };
+        let guarantees = usable.guarantees;
+        let isolates = guarantees.filesystem.is_held();
+        if refusal.is_some() && !isolates {
+            // A demand that an isolating backend cannot keep is no reason to run with no isolation at all, where the
+            // demand is not kept either.
+            let why = Diagnosis::new("isolates-nothing", "it isolates nothing, which nobody asked for");
+            passed_over.push(PassedOver { backend: name, why });
+            continue;
+        }
+        let spec = spec(name);
+        match judge(&spec, name, &guarantees, &[]) {
+            Ok(not_enforced) => {
+                let not_enforced = with_isolation(not_enforced, name, &guarantees);
+                let notes = refused_note(&refusal);
+                let route = Route { backend: Arc::clone(backend), spec, not_enforced, notes, isolates };
+                return Survey { route: Ok(route), passed_over };
+            }
+            Err(error) => {
+                passed_over.push(PassedOver { backend: name, why: error.diagnosis().clone() });
+                refusal.get_or_insert(error);
             }
         }
     }
-    match refusal {
+    let told: Vec<_> = passed_over.iter().map(PassedOver::to_string).collect();
+    let error = match refusal {
         // Each backend that would have been usable refused: say what each of them said.
         Some(Error::Refused(mut diagnosis)) => {
-            diagnosis.cause = Some(passed_over.join("; "));
-            Err(Error::Refused(diagnosis))
+            diagnosis.cause = Some(told.join("; "));
+            Error::Refused(diagnosis)
         }
-        Some(other) => Err(other),
-        None => Err(RuntimeError::NoneUsable(passed_over.join("; ")).into()),
-    }
+        Some(other) => other,
+        None => RuntimeError::NoneUsable(told.join("; ")).into(),
+    };
+    Survey { route: Err(error), passed_over }
 }
 
 fn refused_note(refusal: &Option<Error>) -> Vec<String> {
@@ -127,7 +176,9 @@ async fn others(registry: &Registry, but: BackendName) -> Vec<(BackendName, Guar
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use moltis_sandbox::{Lifetime, Origin, Promise, Sandbox, SandboxId, SandboxRecord, SessionKey, Setting};
+    use moltis_sandbox::{
+        Lifetime, Origin, Promise, Sandbox, SandboxId, SandboxRecord, SessionKey, Setting, Usable,
+    };
 
     use super::*;
 

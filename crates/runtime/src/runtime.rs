@@ -65,6 +65,10 @@ impl Runtime {
         &self.0.store
     }
 
+    pub(crate) fn config_files(&self) -> &[PathBuf] {
+        &self.0.config_files
+    }
+
     pub(crate) fn registry(&self) -> &Registry {
         &self.0.registry
     }
@@ -103,7 +107,7 @@ impl Runtime {
         let settings = self.settings(overrides.clone(), ephemeral_key(), Lifetime::Ephemeral).await?;
         let mut listed = settings.unkept()?;
         let host_memory = host_memory();
-        let Route { backend, spec, not_enforced, notes } =
+        let Route { backend, spec, not_enforced, notes, .. } =
             router::route(self.registry(), choice.value, |name| settings.on(name, host_memory)).await?;
         listed.extend(not_enforced);
         let sandbox = backend.open(&spec).await?;
@@ -120,7 +124,8 @@ impl Runtime {
         self.blocking(move |shared| {
             let data = &shared.config.data_dir.value;
             homes::private_folder(data).map_err(|e| RuntimeError::data_directory(data, e))?;
-            let settings = Settings::new(&shared.config, &overrides, key, lifetime)?;
+            let settings = Settings::new(&shared.config, &overrides, key, lifetime);
+            settings.make_folders()?;
             settings.hides(&shared.config_files)?;
             Ok(settings)
         })
@@ -156,7 +161,13 @@ pub(crate) async fn off_thread<T: Send + 'static>(
 /// Makes the data directory if it is missing, and sees that there is room in it.
 fn see_room(place: &Path) -> Result<()> {
     homes::private_folder(place).map_err(|e| RuntimeError::data_directory(place, e))?;
-    let space = rustix::fs::statvfs(place).map_err(|e| RuntimeError::data_directory(place, e.into()))?;
+    see_space(place)
+}
+
+/// Sees that there is room where the data directory is, or would be.
+pub(crate) fn see_space(place: &Path) -> Result<()> {
+    let there = place.ancestors().find(|folder| folder.exists()).unwrap_or(place);
+    let space = rustix::fs::statvfs(there).map_err(|e| RuntimeError::data_directory(place, e.into()))?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     if free < FREE_FLOOR {
         let mib = |bytes: u64| bytes >> 20;
@@ -167,7 +178,7 @@ fn see_room(place: &Path) -> Result<()> {
 }
 
 /// A key that no other process and no other call uses.
-fn ephemeral_key() -> SessionKey {
+pub(crate) fn ephemeral_key() -> SessionKey {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{SystemTime, UNIX_EPOCH};
 

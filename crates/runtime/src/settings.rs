@@ -44,6 +44,7 @@ pub struct NamedWorkspace {
 }
 
 /// Everything about a session's sandbox but what depends on the backend that will hold it.
+#[derive(Clone)]
 pub struct Settings {
     spec: SandboxSpec,
     config: Config,
@@ -51,13 +52,13 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Reads them off. A session without a lasting key gets no lasting home.
-    pub fn new(config: &Config, overrides: &Overrides, key: SessionKey, lifetime: Lifetime) -> Result<Self> {
+    /// Reads them off. A session without a lasting key gets no lasting home. Nothing is made yet.
+    pub fn new(config: &Config, overrides: &Overrides, key: SessionKey, lifetime: Lifetime) -> Self {
         let sandbox = &config.tools.exec.sandbox;
         let mut spec = SandboxSpec::new(key, lifetime);
         spec.network = overrides.network.unwrap_or(sandbox.network);
         if lifetime != Lifetime::Ephemeral {
-            spec.home = homes::home(config, &spec.key)?;
+            spec.home = homes::home(config, &spec.key);
             spec.home_origin = sandbox.home_persistence.origin;
             spec.home_quota = sandbox.home_quota;
         }
@@ -68,14 +69,11 @@ impl Settings {
         spec.workspace_protect = sandbox.workspace_protect.value.iter().map(ToString::to_string).collect();
         spec.workspace_protect_origin = sandbox.workspace_protect.origin;
         spec.managed_files_origin = sandbox.managed_files_mount.origin;
-        spec.managed_files = match mode_of(sandbox.managed_files_mount.value) {
-            Some(mode) => Some(Mount {
-                source: homes::managed_files(config)?,
-                target: PathBuf::from("/home/sandbox/files"),
-                mode,
-            }),
-            None => None,
-        };
+        spec.managed_files = mode_of(sandbox.managed_files_mount.value).map(|mode| Mount {
+            source: homes::managed_files(config),
+            target: PathBuf::from("/home/sandbox/files"),
+            mode,
+        });
         spec.mounts = sandbox
             .mounts
             .value
@@ -86,7 +84,20 @@ impl Settings {
         spec.allow_unenforced = sandbox.allow_unenforced.value;
         spec.switched_off = switched_off(config, overrides);
         spec.sandbox_uid = sandbox.sandbox_uid.as_ref().and_then(|uid| u32::try_from(uid.value).ok());
-        Ok(Self { spec, config: config.clone(), overrides: overrides.clone() })
+        Self { spec, config: config.clone(), overrides: overrides.clone() }
+    }
+
+    /// Makes the folders of ours that are mounted: the home and the managed files. Blocks.
+    ///
+    /// # Errors
+    /// `data-dir-unusable`.
+    pub fn make_folders(&self) -> Result<()> {
+        let data = &self.config.data_dir.value;
+        let files = self.spec.managed_files.as_ref().map(|mount| &mount.source);
+        for folder in self.spec.home.iter().chain(files) {
+            homes::private_folder(folder).map_err(|e| RuntimeError::data_directory(data, e))?;
+        }
+        Ok(())
     }
 
     /// Sees that nothing that is mounted holds one of these files, wherever links lead. Blocks.

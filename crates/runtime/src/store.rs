@@ -88,6 +88,12 @@ impl Store {
         }))
     }
 
+    /// Whether there is a database, or what is left of one. Nothing is opened or made, as it is by every other call.
+    pub fn is_there(&self) -> bool {
+        let log = format!("{}-wal", place::DATABASE);
+        [place::DATABASE, &log].iter().any(|name| self.0.data_dir.join(name).symlink_metadata().is_ok())
+    }
+
     /// Does `work` on the database, which is opened first if it is not open. Dropping the future does not stop work
     /// that has begun.
     ///

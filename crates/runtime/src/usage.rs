@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use moltis_sandbox::{Error, Result};
+use moltis_sandbox::{Error, Result, SandboxSpec};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, statat};
 use serde::Serialize;
 
@@ -54,6 +54,19 @@ pub struct Disk {
 /// When it cannot be read.
 pub async fn of(folder: PathBuf) -> Result<Usage> {
     off_thread(move || measure(&folder)).await
+}
+
+/// Refuses what would write more into a home that is over its quota.
+///
+/// # Errors
+/// `home-over-quota`, and when it cannot be measured.
+pub(crate) async fn see_quota(spec: &SandboxSpec) -> Result<()> {
+    let (Some(quota), Some(home)) = (spec.home_quota, spec.home.clone()) else { return Ok(()) };
+    let used = of(home).await?;
+    if used.bytes > quota.value {
+        return Err(RuntimeError::OverQuota { used: used.bytes, quota: quota.value }.into());
+    }
+    Ok(())
 }
 
 fn measure(folder: &PathBuf) -> Result<Usage> {

@@ -139,6 +139,15 @@ pub trait Backend: Send + Sync {
     /// `Invalid` for a path that does not exist. Nothing is left behind on an error.
     async fn open(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>>;
 
+    /// What [`open`](Self::open) would refuse of what the spec names, such as a mount source, found out without opening
+    /// anything. Folders of ours that are to be made are no reason.
+    ///
+    /// # Errors
+    /// As `open`, as far as they can be known before.
+    async fn check(&self, _spec: &SandboxSpec) -> Result<()> {
+        Ok(())
+    }
+
     /// The sandbox that runs already for `spec`, if its fingerprint is the same and it answers; nothing is started or
     /// ended. It costs one round trip and takes no lock that an opening holds for long.
     ///

@@ -104,17 +104,32 @@ pub struct Opening {
 }
 
 impl State {
+    /// Judges the spec alone. Blocks.
+    pub(super) fn check(&self, spec: &SandboxSpec) -> Result<()> {
+        RunDir::make(&self.config.data_dir)?;
+        let mut spec = spec.clone();
+        // Folders of ours are made before they are judged.
+        spec.home.take_if(|home| !home.exists());
+        spec.managed_files.take_if(|files| !files.source.exists());
+        self.judge(&spec).map(drop)
+    }
+
+    fn judge(&self, spec: &SandboxSpec) -> Result<(Identity, Sources)> {
+        let identity = self.caller().identity(spec.sandbox_uid)?;
+        let judge = Judge::new(&self.config.data_dir, self.config.config_dir.as_deref(), self.caller())?;
+        let sources = Sources::judge(spec, &judge)?;
+        if spec.network.value == Network::Open && self.connector().is_none() {
+            return Err(Connector::missing().into());
+        }
+        Ok((identity, sources))
+    }
+
     /// Judges the spec, takes the folder and looks for the sandbox; if there is none, and nothing else must be waited
     /// for, it is made at once. Blocks.
     pub(super) fn prepare(&self, spec: &SandboxSpec) -> Result<Prepared> {
-        let identity = self.caller().identity(spec.sandbox_uid)?;
         let run = RunDir::make(&self.config.data_dir)?;
-        let judge = Judge::new(&self.config.data_dir, self.config.config_dir.as_deref(), self.caller())?;
-        let sources = Sources::judge(spec, &judge)?;
+        let (identity, sources) = self.judge(spec)?;
         let open = spec.network.value == Network::Open;
-        if open && self.connector().is_none() {
-            return Err(Connector::missing().into());
-        }
         let id = spec.id();
         self.sweep_if_due(&run, &id);
         let folder = run.lock(&id)?;

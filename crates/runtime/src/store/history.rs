@@ -32,6 +32,11 @@ impl Kept {
         Self { bytes: stream.len() as u64, head: head.to_vec(), tail: tail.to_vec() }
     }
 
+    /// Bytes between head and tail that are not remembered.
+    pub fn cut(&self) -> u64 {
+        self.bytes.saturating_sub((self.head.len() + self.tail.len()) as u64)
+    }
+
     pub(super) fn head(&self) -> Option<&[u8]> {
         (!self.head.is_empty()).then(|| &self.head[..self.head.len().min(KEPT_BYTES)])
     }
@@ -97,6 +102,17 @@ pub struct HistoryPage {
 pub struct HistoryCursor(pub u64);
 
 impl Database {
+    /// How many commands a session remembers.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`](super::StoreError).
+    pub fn remembered(&self, session: SessionNumber) -> Result<u64> {
+        self.read(|c| {
+            let mut query = c.prepare_cached("SELECT count(*) FROM commands WHERE session = ?1")?;
+            Ok(since_1970(query.query_row([session.0], |row| row.get(0))?))
+        })
+    }
+
     /// A session's commands, newest first, from `before` on.
     ///
     /// # Errors

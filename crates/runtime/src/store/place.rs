@@ -9,7 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::error::{Result, StoreError};
 
 /// Name of the database in the data directory.
-const DATABASE: &str = "moltis.db";
+pub(super) const DATABASE: &str = "moltis.db";
 
 /// What SQLite keeps beside it. The database goes first when they are put aside: whoever is killed in between leaves
 /// a log without its database, which the next start notices, and never a database that has lost its log unnoticed.
