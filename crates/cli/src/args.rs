@@ -1,5 +1,10 @@
 //! The command line.
 
+mod history;
+mod process;
+mod sandbox;
+mod session;
+
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
@@ -8,6 +13,11 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use moltis_sandbox::Diagnosis;
+
+pub use history::History;
+pub use process::{Input, List, Output, Process, Stop, Which};
+pub use sandbox::{Explain, Names, Prune, Sandbox};
+pub use session::{Rm, Session, Set, Show};
 
 /// Runs shell commands that a language model wrote, without handing it the machine.
 #[derive(Parser)]
@@ -36,6 +46,14 @@ pub enum Command {
     Exec(Box<Exec>),
     /// Work in a sandbox on a terminal
     Shell(Box<Shell>),
+    /// Background commands: list, watch, feed, stop them
+    #[command(subcommand)]
+    Process(Process),
+    /// Sessions: what they set, where their sandboxes are
+    #[command(subcommand)]
+    Session(Session),
+    /// What a session ran, newest first
+    History(History),
     /// Sandboxes and the backends that hold them
     #[command(subcommand)]
     Sandbox(Sandbox),
@@ -51,7 +69,7 @@ impl Command {
     pub fn usage_status(&self) -> i32 {
         match self {
             Self::Exec(_) | Self::Shell(_) => 125,
-            Self::Sandbox(_) | Self::Config(_) | Self::Completions(_) => 1,
+            _ => 1,
         }
     }
 }
@@ -195,12 +213,6 @@ pub enum CompletionShell {
     Bash,
     Zsh,
     Fish,
-}
-
-#[derive(Subcommand)]
-pub enum Sandbox {
-    /// What each backend is, whether it is usable here, and what it enforces
-    Status(Json),
 }
 
 #[derive(Subcommand)]

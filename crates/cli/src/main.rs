@@ -20,6 +20,7 @@ mod place;
 mod printer;
 mod render;
 mod screen;
+mod signal_name;
 mod signals;
 mod stdin;
 mod terminal;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use moltis_sandbox::Diagnosis;
 
@@ -52,6 +53,51 @@ fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
+/// A key, id or path that may hold anything, quoted where it could be mistaken for words around it.
+pub fn name(text: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./:@+,=~".contains(c);
+    if !text.is_empty() && text.chars().all(plain) { text.to_owned() } else { one_line(&format!("{text:?}")) }
+}
+
+/// How long ago a time in milliseconds since 1970 is, by its largest unit.
+pub fn age(millis: u64) -> String {
+    let then = Duration::from_millis(millis);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{} ago", span(now.saturating_sub(then)))
+}
+
+/// A length of time by its largest unit.
+pub fn span(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// How long something took.
+pub fn took(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 => format!("{}ms", time.as_millis()),
+        1..60 => format!("{:.1}s", time.as_secs_f64()),
+        _ => format!("{}m{}s", seconds / 60, seconds % 60),
+    }
+}
+
+/// A size in bytes, to three digits.
+pub fn size(bytes: u64) -> String {
+    for (shift, unit) in [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if bytes >> shift > 0 {
+            let tenths = (bytes >> (shift - 10)).saturating_mul(10) >> 10;
+            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
+        }
+    }
+    format!("{bytes} B")
+}
+
 /// Columns of text, each as wide as its widest cell, two spaces apart.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -80,6 +126,27 @@ mod tests {
         assert_eq!(printable("a\x1b[2J\rb\n\u{202E}c"), "a\\u{1b}[2J\\u{d}b\n\\u{202e}c");
         assert_eq!(printable("ж é 漢"), "ж é 漢");
         assert_eq!(one_line("a\nmoltis: b"), "a\\nmoltis: b");
+    }
+
+    #[test]
+    fn times_and_sizes_are_short() {
+        assert_eq!(
+            [0, 59, 60, 3600, 86_400 * 3].map(|s| span(Duration::from_secs(s))),
+            ["0s", "59s", "1m", "1h", "3d"]
+        );
+        assert_eq!([9, 1500, 61_000].map(|ms| took(Duration::from_millis(ms))), ["9ms", "1.5s", "1m1s"]);
+        assert_eq!(
+            [0, 1023, 1024, 1536, 5 << 30, u64::MAX].map(size),
+            ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "5.0 GiB", "16777215.9 TiB"]
+        );
+    }
+
+    #[test]
+    fn names_are_quoted_where_they_are_no_plain_word() {
+        assert_eq!(
+            ["a-b", "ж", "a b", "", "x\ny\u{202E}"].map(name),
+            ["a-b", "ж", "\"a b\"", "\"\"", "\"x\\ny\\u{202e}\""]
+        );
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! Running the program with a data directory and an environment of its own.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A data directory, a home and a configuration directory that end with the test.
+/// A data directory, a home and a configuration directory that end with the test, and with them every sandbox of the
+/// data directory. A test whose sandboxes leave anything behind fails.
 pub struct Place {
     folder: tempfile::TempDir,
 }
@@ -75,6 +77,41 @@ impl Place {
     pub fn left_running(&self) -> Vec<String> {
         ["run", "run-host"].iter().flat_map(|folder| names(&self.data().join(folder))).collect()
     }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let left = self.left_running();
+        if left.is_empty() {
+            return;
+        }
+        // The configuration may be wrong on purpose, and a session may say where its sandbox is.
+        let _ = std::fs::remove_file(self.config().join("moltis.toml"));
+        let ids: BTreeSet<_> = left.into_iter().filter(|name| name.len() == 40).collect();
+        let ended = self.run(["sandbox", "rm"].map(str::to_owned).into_iter().chain(ids));
+        if std::thread::panicking() {
+            return;
+        }
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        assert_eq!(self.left_running(), Vec::<String>::new());
+        assert_eq!(processes_with(&self.data()), Vec::<String>::new());
+    }
+}
+
+/// Command lines of processes that have a file or their current directory below this folder.
+fn processes_with(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let process = entry.path();
+        let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|fd| fd.path());
+        let mut seen = open.chain([process.join("cwd"), process.join("root")]);
+        // One that ends meanwhile has nothing open.
+        if seen.any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(folder))) {
+            let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
+            found.push(String::from_utf8_lossy(&line).replace('\0', " "));
+        }
+    }
+    found
 }
 
 fn names(folder: &Path) -> Vec<String> {

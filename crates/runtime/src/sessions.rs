@@ -2,9 +2,12 @@
 
 mod agree;
 
+use std::path::PathBuf;
+
 use moltis_sandbox::{Diagnosis, Error, Origin, Result, SessionKey, Setting};
 
 use crate::Overrides;
+use crate::homes;
 use crate::runtime::Runtime;
 use crate::settings::NamedWorkspace;
 use crate::store::{Caller, HistoryCursor, HistoryPage, Session, SessionOverrides, SessionPatch, now_millis};
@@ -111,6 +114,20 @@ impl Runtime {
         let removed = key.clone();
         let existed = self.store().run(move |db| db.remove_session(&removed)).await?;
         Ok(Removed { existed, home })
+    }
+
+    /// The folder of a session's home, there or not; `None` where nothing is kept.
+    pub fn home(&self, key: &SessionKey) -> Option<PathBuf> {
+        homes::home(self.config(), key)
+    }
+
+    /// How many commands a session remembers.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub async fn remembered(&self, session: &Session) -> Result<u64> {
+        let number = session.number;
+        Ok(self.store().run(move |db| db.remembered(number)).await?)
     }
 
     /// A session's commands, newest first. How background commands ended is looked up first.

@@ -3,13 +3,17 @@
 mod completions;
 mod config;
 mod exec;
+mod explain;
+mod history;
+mod process;
 mod sandbox;
+mod session;
 mod shell;
 
 use moltis_config::{Loaded, Options};
 use moltis_runtime::Runtime;
 
-use crate::args::{self, Cli, Command, Global};
+use crate::args::{Cli, Command, Global};
 use crate::failure::Failure;
 use crate::render;
 
@@ -23,8 +27,20 @@ pub async fn run(cli: Cli) -> Result<i32, Failure> {
         }
         Command::Shell(args) => shell::run(&global, *args).await,
         Command::Completions(args) => completions::run(args.shell),
-        Command::Sandbox(args::Sandbox::Status(args)) => {
-            sandbox::status(&global, args.json).await.map_err(|failure| failure.in_json(args.json))
+        Command::Process(command) => {
+            let json = command.json();
+            process::run(&global, command).await.map_err(|failure| failure.in_json(json))
+        }
+        Command::Session(command) => {
+            let json = command.json();
+            session::run(&global, command).await.map_err(|failure| failure.in_json(json))
+        }
+        Command::History(args) => {
+            history::run(&global, &args).await.map_err(|failure| failure.in_json(args.json))
+        }
+        Command::Sandbox(command) => {
+            let json = command.json();
+            sandbox::run(&global, command).await.map_err(|failure| failure.in_json(json))
         }
         Command::Config(command) => config::run(&global, &command),
     }

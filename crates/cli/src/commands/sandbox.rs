@@ -1,21 +1,93 @@
-//! `moltis sandbox`: the backends and what they keep.
+//! `moltis sandbox`: the backends and what they keep, and the sandboxes that there are.
+
+mod ends;
 
 use std::fmt::Write as _;
 
-use moltis_runtime::BackendStatus;
+use moltis_runtime::{BackendStatus, Runtime};
 use moltis_sandbox::{Guarantees, Promise};
 
-use crate::args::Global;
+use super::explain;
+use crate::args::{self, Global};
 use crate::failure::Failure;
 use crate::output;
 use crate::render;
 
-/// `moltis sandbox status`.
-pub async fn status(global: &Global, json: bool) -> Result<i32, Failure> {
+/// Runs one of them; gives the exit status.
+pub async fn run(global: &Global, command: args::Sandbox) -> Result<i32, Failure> {
     let runtime = super::runtime(global)?;
-    let backends = runtime.backends().await;
+    match command {
+        args::Sandbox::Status(args) => status(&runtime, args.json).await,
+        args::Sandbox::Explain(args) => explain::run(&runtime, &args).await,
+        args::Sandbox::Ps(args) => ps(&runtime, args.json).await,
+        args::Sandbox::Stop(args) => ends::stop(&runtime, &args).await,
+        args::Sandbox::Rm(args) => ends::remove(&runtime, &args).await,
+        args::Sandbox::Prune(args) => ends::prune(&runtime, &args).await,
+        args::Sandbox::Disk(args) => disk(&runtime, args.json).await,
+    }
+}
+
+async fn ps(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
+    let sandboxes = runtime.sandboxes().await?;
     if json {
-        return output::print_json(&serde_json::json!({ "backends": backends }));
+        return output::print_json(&serde_json::json!({ "sandboxes": sandboxes }));
+    }
+    if sandboxes.is_empty() {
+        return output::print("There are no sandboxes.\n");
+    }
+    let heads = ["SESSION", "ID", "BACKEND", "STATE", "UP", "UNUSED", "OPERATIONS", "BACKGROUND"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(sandboxes.iter().map(|info| {
+        let activity =
+            |show: fn(moltis_sandbox::Activity) -> String| info.activity.map_or("-".to_owned(), show);
+        vec![
+            info.session.as_ref().map_or("-".to_owned(), |key| render::name(key.as_str())),
+            short(&info.id).to_owned(),
+            info.backend.to_string(),
+            if info.running { "running" } else { "gone" }.to_owned(),
+            activity(|activity| render::span(activity.uptime)),
+            activity(|activity| render::span(activity.idle)),
+            activity(|activity| activity.operations.to_string()),
+            if info.running { info.background.to_string() } else { "-".to_owned() },
+        ]
+    }));
+    output::print(&render::table(&rows))
+}
+
+/// As much of an id as people are shown.
+fn short(id: &moltis_sandbox::SandboxId) -> &str {
+    &id.as_str()[..12]
+}
+
+async fn disk(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
+    let disk = runtime.disk().await?;
+    if json {
+        return output::print_json(&disk);
+    }
+    let mut rows: Vec<_> = disk
+        .parts
+        .iter()
+        .map(|part| {
+            let entries = format!("{} entries", part.usage.entries);
+            let path = render::name(&part.path.to_string_lossy());
+            vec![part.name.to_owned(), render::size(part.usage.bytes), entries, path]
+        })
+        .collect();
+    let (free, floor) = (render::size(disk.free_bytes), render::size(disk.floor_bytes));
+    rows.push(vec!["free".to_owned(), free, format!("no new command below {floor}")]);
+    output::print(&render::table(&rows))
+}
+
+async fn status(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
+    let backends = runtime.backends().await;
+    // That the store is broken says nothing about the backends.
+    let warning = match runtime.shared_home_warning().await {
+        Ok(warning) => warning,
+        Err(error) => Some(error.diagnosis().clone()),
+    };
+    if json {
+        let warnings: Vec<_> = warning.into_iter().collect();
+        return output::print_json(&serde_json::json!({ "backends": backends, "warnings": warnings }));
     }
     let mut text = String::new();
     let is_absent =
@@ -28,7 +100,9 @@ pub async fn status(global: &Global, json: bool) -> Result<i32, Failure> {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "○ not part of this version: {}", absent.join(", "));
     }
-    output::print(&text)
+    let printed = output::print(&text)?;
+    warning.iter().for_each(render::warning);
+    Ok(printed)
 }
 
 fn describe(text: &mut String, status: &BackendStatus) {

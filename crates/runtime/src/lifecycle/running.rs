@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use moltis_sandbox::{BackendName, Result, Sandbox, SandboxId, SessionKey};
+use moltis_sandbox::{BackendName, Diagnosis, Error, Result, Sandbox, SandboxId, SessionKey};
 
 use super::LOCK_PATIENCE;
 use crate::homes;
@@ -28,6 +28,23 @@ impl Runtime {
     pub async fn find_sandbox(&self, key: &SessionKey) -> Result<Option<(BackendName, Arc<dyn Sandbox>)>> {
         let session = self.existing_session(key).await?;
         self.find_of(&session).await
+    }
+
+    /// The sandbox of a session, which must run. Nothing is started.
+    ///
+    /// # Errors
+    /// `session-missing`, `sandbox-not-running`, those of the store and of the backend.
+    pub async fn running_sandbox(&self, key: &SessionKey) -> Result<(BackendName, Arc<dyn Sandbox>)> {
+        self.find_sandbox(key).await?.ok_or_else(|| {
+            Error::Unavailable(
+                Diagnosis::new(
+                    "sandbox-not-running",
+                    format!("the sandbox of the session {:?} does not run", key.as_str()),
+                )
+                .cause("what ran in it ended with it")
+                .fix("`moltis exec --session` starts a new one"),
+            )
+        })
     }
 
     pub(crate) async fn find_of(&self, session: &Session) -> Result<Option<(BackendName, Arc<dyn Sandbox>)>> {
