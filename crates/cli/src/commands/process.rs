@@ -18,6 +18,9 @@ use crate::{flags, render, signal_name};
 /// Offsets of a watcher who wants no output.
 const NO_OUTPUT: u64 = u64::MAX;
 
+/// Code of the answer that there is no such background command.
+const MISSING: &str = "process-missing";
+
 /// Runs one of them; gives the exit status.
 pub async fn run(global: &Global, command: args::Process) -> Result<i32, Failure> {
     let runtime = super::runtime(global)?;
@@ -88,7 +91,7 @@ async fn stop(runtime: &Runtime, args: &args::Stop) -> Result<i32, Failure> {
     let signal = args.signal.as_deref().map(signal_name::parse).transpose()?;
     let (_, sandbox) = runtime.running_sandbox(&key).await?;
     let Some(signal) = signal else {
-        let outcome = sandbox.stop(process).await?;
+        let outcome = sandbox.stop(process).await.map_err(|error| missing(process, error))?;
         if args.json {
             let told = serde_json::json!(Ended::from(&outcome));
             return print_json(&with(told, &key, process));
@@ -122,16 +125,25 @@ fn which(which: &args::Which) -> Result<(SessionKey, ProcessId), Failure> {
 async fn see_running(sandbox: &Arc<dyn Sandbox>, process: ProcessId) -> Result<(), Failure> {
     let known = sandbox.processes().await?;
     let Some(info) = known.iter().find(|info| info.id == process) else {
-        return Err(Error::Invalid(
-            Diagnosis::new("process-missing", format!("there is no background command {process}"))
-                .fix("`moltis process list` names those that there are"),
-        )
-        .into());
+        return Err(no_such(process));
     };
     match &info.outcome {
         None => Ok(()),
         Some(outcome) => Err(ended(process, outcome)),
     }
+}
+
+/// An agent's answer that there is none, in the words of this program.
+fn missing(process: ProcessId, error: Error) -> Failure {
+    if error.code() == MISSING { no_such(process) } else { error.into() }
+}
+
+fn no_such(process: ProcessId) -> Failure {
+    Error::Invalid(
+        Diagnosis::new(MISSING, format!("there is no background command {process}"))
+            .fix("`moltis process list` names those that there are"),
+    )
+    .into()
 }
 
 fn ended(process: ProcessId, outcome: &Outcome) -> Failure {

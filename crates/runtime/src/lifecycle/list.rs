@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use moltis_sandbox::{Activity, BackendName, Result, SandboxId, SessionKey};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::runtime::Runtime;
 use crate::store::{SandboxState, Session};
@@ -23,10 +23,23 @@ pub struct SandboxInfo {
     /// When it was opened, in seconds since 1970.
     pub created_secs: u64,
     /// How much it is in use, if it answers.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_millis")]
     pub activity: Option<Activity>,
     /// Background commands that run in it.
     pub background: u32,
+}
+
+fn in_millis<S: Serializer>(activity: &Option<Activity>, serializer: S) -> Result<S::Ok, S::Error> {
+    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let told = activity.map(|Activity { operations, idle, commands, uptime }| {
+        serde_json::json!({
+            "operations": operations,
+            "idleMillis": millis(idle),
+            "commands": commands,
+            "uptimeMillis": millis(uptime),
+        })
+    });
+    told.serialize(serializer)
 }
 
 /// What a prune removed.

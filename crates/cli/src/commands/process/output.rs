@@ -7,7 +7,7 @@ use moltis_sandbox::Exec;
 use moltis_sandbox::exec::{ExecEvent, Outcome};
 use serde_json::{Map, Value, json};
 
-use super::{next, which};
+use super::{missing, next, which};
 use crate::args;
 use crate::failure::Failure;
 use crate::output::{BROKEN_PIPE, print_json};
@@ -17,7 +17,8 @@ use crate::printer::Printer;
 pub async fn run(runtime: &Runtime, args: &args::Output) -> Result<i32, Failure> {
     let (key, process) = which(&args.which)?;
     let (_, sandbox) = runtime.running_sandbox(&key).await?;
-    let mut watch = sandbox.attach(process, args.stdout_from, args.stderr_from, args.follow).await?;
+    let watch = sandbox.attach(process, args.stdout_from, args.stderr_from, args.follow).await;
+    let mut watch = watch.map_err(|error| missing(process, error))?;
     if !args.json {
         return printed(&mut watch, args.follow).await;
     }
