@@ -58,7 +58,7 @@ impl Inspect for HostInspector {
             looked
         };
         // A thread that breaks off leaves the outcome as the agent told it.
-        tokio::task::spawn_blocking(look).await.unwrap_or_else(|_| {
+        moltis_sandbox::blocking::short(look).await.unwrap_or_else(|_| {
             outcome.notes.push(UNWATCHED.to_owned());
             outcome
         })

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, read, retry_on_intr};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
@@ -105,16 +106,26 @@ impl AsFd for Process {
 
 /// Field 22 of `/proc/<pid>/stat`. The second field is the program's own name for itself, in parentheses.
 fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_whole(&format!("/proc/{pid}/stat"))?;
     let end = stat.iter().rposition(|byte| *byte == b')')?;
     std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// A file of the kernel's that is made at the moment of reading, and is short.
+fn read_whole(path: &str) -> Option<Vec<u8>> {
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut bytes = vec![0; 2048];
+    let length = retry_on_intr(|| read(&file, &mut bytes[..])).ok()?;
+    bytes.truncate(length);
+    Some(bytes)
 }
 
 /// What tells this boot from others.
 pub fn boot() -> &'static str {
     static BOOT: OnceLock<String> = OnceLock::new();
     BOOT.get_or_init(|| {
-        fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+        let id = read_whole("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        String::from_utf8_lossy(&id).trim().to_owned()
     })
 }
 

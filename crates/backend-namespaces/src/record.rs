@@ -229,7 +229,8 @@ fn record_in(folder: &Path) -> Option<Record> {
 fn read(path: &Path, limit: u64) -> Option<Vec<u8>> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    let mut bytes = Vec::new();
+    // Most are read at one stroke.
+    let mut bytes = Vec::with_capacity(4096);
     file.take(limit).read_to_end(&mut bytes).ok()?;
     Some(bytes)
 }

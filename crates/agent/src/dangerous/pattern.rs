@@ -149,6 +149,24 @@ impl Patterns {
         self.state(path).is_some_and(|state| !state.at.is_empty())
     }
 
+    /// Names that the patterns know by heart in a directory of this state: what to ask for where a directory is too
+    /// large to be read.
+    pub fn literals(&self, state: &State) -> Vec<&[u8]> {
+        let begins = (0..self.patterns.len()).filter(|_| state.roams).map(|pattern| (pattern, 0));
+        let parts = begins.chain(state.at.iter().copied()).filter_map(|(pattern, part)| {
+            self.patterns.get(pattern)?.iter().skip(part).find(|part| **part != Part::Any)
+        });
+        let mut names: Vec<&[u8]> = parts
+            .filter_map(|part| match part {
+                Part::Literal(name) => Some(name.as_slice()),
+                Part::Any | Part::Glob(_) => None,
+            })
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// What a name in a directory of this state is.
     pub fn step(&self, state: &State, name: &[u8]) -> Step {
         let mut step = Step { is_match: false, leads_on: false, into: None };

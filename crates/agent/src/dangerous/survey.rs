@@ -113,8 +113,6 @@ impl Survey {
     /// What the same patterns name in the same folder now and did not name then, or named something else by. Blocks
     /// for one look at each directory, and for the reading of those that changed.
     pub fn made_since(&self, folder: BorrowedFd<'_>, patterns: &Patterns) -> Made {
-        let known: HashMap<&[u8], &Known> =
-            self.directories.iter().map(|known| (known.path.as_slice(), known)).collect();
         let mut walk = Walk::new(folder, patterns);
         for known in &self.directories {
             let now = if known.path.is_empty() {
@@ -133,6 +131,11 @@ impl Survey {
                 walk.todo.push_back(Todo { path: known.path.to_vec(), state });
             }
         }
+        if walk.todo.is_empty() {
+            return Made { paths: Vec::new(), whole: true };
+        }
+        let known: HashMap<&[u8], &Known> =
+            self.directories.iter().map(|known| (known.path.as_slice(), known)).collect();
         let mut seen: HashSet<Vec<u8>> = walk.todo.iter().map(|todo| todo.path.clone()).collect();
         while let Some(todo) = walk.todo.pop_front() {
             walk.look(todo, |path, inode| {

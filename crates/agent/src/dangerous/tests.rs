@@ -167,6 +167,29 @@ fn a_folder_that_is_too_large_is_said_to_be() {
 }
 
 #[test]
+fn names_are_not_lost_among_very_many() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    make(root, &["sub/f"]);
+    settle();
+    let before = survey(root);
+    for number in 0..51_000 {
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            root.join(number.to_string()),
+            rustix::fs::FileType::RegularFile,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+    }
+    make(root, &[".envrc", ".git/hooks/pre-commit", "sub/.gitmodules"]);
+    let made = before.made_since(fs::File::open(root).unwrap().as_fd(), &patterns());
+    assert!(!made.whole);
+    assert_eq!(made.paths, [&b".envrc"[..], b".git/hooks", b"sub/.gitmodules"]);
+}
+
+#[test]
 fn an_outcome_names_what_was_made_and_what_cannot_be_watched() {
     let temp = tempfile::tempdir().unwrap();
     let root = fs::canonicalize(temp.path()).unwrap();

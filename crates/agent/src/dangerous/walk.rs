@@ -32,6 +32,14 @@ pub struct Todo {
     pub state: State,
 }
 
+/// The directory that is being looked into.
+struct Here<'d> {
+    directory: &'d OwnedFd,
+    path: &'d [u8],
+    state: State,
+    depth: usize,
+}
+
 /// What one look has come upon, and may still cost.
 pub struct Walk<'f> {
     folder: BorrowedFd<'f>,
@@ -83,55 +91,71 @@ impl<'f> Walk<'f> {
             state.settle();
         }
         let depth = path.iter().filter(|byte| **byte == b'/').count();
+        let here = Here { directory: &directory, path: &path, state, depth };
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut entries = RawDir::new(&directory, buffer.spare_capacity_mut());
+        let mut all = true;
         while let Some(entry) = entries.next() {
-            let Ok(entry) = entry else {
-                self.whole = false;
-                break;
-            };
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            let Some(left) = self.entries.checked_sub(1) else {
-                self.whole = false;
+            let left = self.entries.checked_sub(1);
+            let (Ok(entry), Some(left)) = (entry, left) else {
+                all = false;
                 break;
             };
             self.entries = left;
-            let (kind, inode) = (entry.file_type(), entry.ino());
-            // Most entries are files with names that mean nothing.
-            let step = self.patterns.step(&state, name);
-            if !step.is_match && !step.leads_on && (step.into.is_none() || kind == FileType::RegularFile) {
-                continue;
-            }
-            let kind = match kind {
-                FileType::Unknown => match statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-                    Err(_) => continue,
-                },
-                kind => kind,
-            };
-            let named = match kind {
-                FileType::Directory => step.is_match,
-                FileType::RegularFile => step.is_match || (step.leads_on && pattern::is_git(name)),
-                FileType::Symlink => step.is_match || step.leads_on,
-                _ => false,
-            };
-            if named {
-                self.take(&directory, &path, name);
-            }
-            if let (FileType::Directory, Some(state)) = (kind, step.into) {
-                let path = join(&path, name);
-                if depth >= MAX_DEPTH || self.todo.len() > MAX_DIRECTORIES {
-                    self.whole = false;
-                } else if enter(&path, inode) {
-                    self.todo.push_back(Todo { path, state });
-                }
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                self.consider(&here, name, entry.file_type(), entry.ino(), &mut enter);
             }
         }
         self.buffer = buffer;
+        if !all {
+            // However many names there are, those that matter most are not lost among them.
+            self.whole = false;
+            for name in self.patterns.literals(&here.state) {
+                self.consider(&here, name, FileType::Unknown, 0, &mut enter);
+            }
+        }
         Some(before)
+    }
+
+    /// Judges one name.
+    fn consider(
+        &mut self,
+        here: &Here<'_>,
+        name: &[u8],
+        kind: FileType,
+        inode: u64,
+        enter: &mut impl FnMut(&[u8], u64) -> bool,
+    ) {
+        // Most entries are files with names that mean nothing.
+        let step = self.patterns.step(&here.state, name);
+        if !step.is_match && !step.leads_on && (step.into.is_none() || kind == FileType::RegularFile) {
+            return;
+        }
+        let (kind, inode) = match kind {
+            FileType::Unknown => match statat(here.directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(stat) => (FileType::from_raw_mode(stat.st_mode), stat.st_ino),
+                Err(_) => return,
+            },
+            kind => (kind, inode),
+        };
+        let named = match kind {
+            FileType::Directory => step.is_match,
+            FileType::RegularFile => step.is_match || (step.leads_on && pattern::is_git(name)),
+            FileType::Symlink => step.is_match || step.leads_on,
+            _ => false,
+        };
+        if named {
+            self.take(here.directory, here.path, name);
+        }
+        if let (FileType::Directory, Some(state)) = (kind, step.into) {
+            let path = join(here.path, name);
+            if here.depth >= MAX_DEPTH || self.todo.len() > MAX_DIRECTORIES {
+                self.whole = false;
+            } else if enter(&path, inode) {
+                self.todo.push_back(Todo { path, state });
+            }
+        }
     }
 
     fn take(&mut self, directory: &OwnedFd, path: &[u8], name: &[u8]) {
