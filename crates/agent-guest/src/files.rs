@@ -15,7 +15,6 @@ mod path;
 mod read;
 mod remove;
 pub mod roots;
-mod tar;
 mod upload;
 mod walk;
 mod write;

@@ -16,6 +16,7 @@ pub mod frame;
 pub mod hello;
 pub mod launch;
 pub mod message;
+pub mod tar;
 
 pub use frame::{Frame, FrameError, Header, Kind};
 pub use hello::{HELLO_BYTES, HelloError, VERSION};

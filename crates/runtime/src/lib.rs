@@ -5,12 +5,16 @@
 //! promises, and opens the sandbox.
 
 pub mod answer;
+mod bridge;
 pub mod capped;
 pub mod error;
 pub mod explain;
+pub mod file_rules;
 mod homes;
 pub mod json;
 mod lifecycle;
+pub mod local_files;
+pub mod managed_files;
 mod recorded;
 mod registry;
 mod router;
@@ -19,12 +23,15 @@ mod sessions;
 mod settings;
 mod shared_home;
 pub mod store;
+mod tree;
 pub mod usage;
 
 pub use answer::{Answer, Collected};
 pub use capped::{Capped, Cut};
 pub use explain::{ExplainRequest, Explanation};
+pub use file_rules::{FileRules, RuledFiles};
 pub use lifecycle::{OpenSession, Pruned, SandboxInfo, Stopped};
+pub use managed_files::ManagedFiles;
 pub use registry::BackendStatus;
 pub use router::PassedOver;
 pub use runtime::{Opened, Runtime};

@@ -4,12 +4,12 @@
 use std::os::fd::OwnedFd;
 
 use moltis_agent_protocol::message::{EntryKind, FailureCode, Reply};
+use moltis_agent_protocol::tar::{BLOCK, Entry, Kind, padding};
 use moltis_agent_protocol::{Kind as FrameKind, frame};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::failure::{kernel, plain, shown};
-use super::tar::{BLOCK, Entry, Kind, padding};
 use super::walk::{Found, Visit, walk};
 use super::{Result, object, path};
 use crate::connection::Connection;

@@ -12,6 +12,8 @@ use std::process::Command;
 use moltis_agent_protocol::frame::{self, HEADER_BYTES, Header, Kind, MAX_RAW};
 use moltis_agent_protocol::message::{ByteString, EntryKind, FailureCode, Metadata};
 
+use moltis_agent_protocol::tar;
+
 use super::*;
 
 /// A directory that is removed at the end.

@@ -7,13 +7,13 @@ use std::fs::File;
 use std::io::Write;
 
 use moltis_agent_protocol::message::{EntryKind, FailureCode, Reply};
+use moltis_agent_protocol::tar::{BLOCK, Extended, Header, MAX_META, Time, padding, text};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use super::beneath::{Beneath, cleaned, parts};
 use super::body::Body;
 use super::failure::{kernel, plain, shown};
-use super::tar::{BLOCK, Extended, Header, MAX_META, padding, text};
 use super::{Result, change, object};
 use crate::connection::Connection;
 
@@ -122,7 +122,8 @@ impl Unpacking<'_> {
         let name = extended.name.unwrap_or(header.name);
         let path = cleaned(&name)?;
         let size = extended.size.unwrap_or(header.size);
-        let mtime = extended.mtime.unwrap_or(Timespec { tv_sec: header.mtime, tv_nsec: 0 });
+        let Time { seconds, nanos } = extended.mtime.unwrap_or(Time { seconds: header.mtime, nanos: 0 });
+        let mtime = Timespec { tv_sec: seconds, tv_nsec: nanos.into() };
         let refuse = |what: &str| -> super::Trouble {
             plain(FailureCode::WrongKind, format!("`{}` in the archive is {what}", shown(&name))).into()
         };

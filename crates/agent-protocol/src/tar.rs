@@ -1,12 +1,20 @@
-//! The tar format: headers as GNU tar writes them, and as GNU, POSIX and old tars are read.
-
-use rustix::fs::Timespec;
+//! Trees on their way in and out are tar streams: headers as GNU tar writes them, and as GNU, POSIX and old tars are
+//! read. What is read is bounded, whatever the stream says.
 
 /// Size of a block in bytes.
 pub const BLOCK: usize = 512;
 
 /// Longest name, link target or extended header that is read, in bytes.
 pub const MAX_META: u64 = 1024 * 1024;
+
+/// A point in time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Time {
+    /// Whole seconds since 1970, rounded down.
+    pub seconds: i64,
+    /// Nanoseconds after that, less than a second.
+    pub nanos: u32,
+}
 
 /// What an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +209,7 @@ pub struct Extended {
     /// Bytes of content.
     pub size: Option<u64>,
     /// Time of the last change.
-    pub mtime: Option<Timespec>,
+    pub mtime: Option<Time>,
     /// Whether the entry is stored in a way of its own that we do not know (sparse files).
     pub is_sparse: bool,
 }
@@ -242,19 +250,19 @@ impl Extended {
 }
 
 /// Seconds with a fraction.
-fn time(value: &[u8]) -> Option<Timespec> {
+fn time(value: &[u8]) -> Option<Time> {
     let text = std::str::from_utf8(value).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let seconds: i64 = whole.parse().ok()?;
-    let mut nanos: i64 = 0;
+    let mut nanos: u32 = 0;
     for at in 0..9 {
         let digit = fraction.as_bytes().get(at).copied().unwrap_or(b'0');
-        nanos = nanos * 10 + i64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?);
+        nanos = nanos * 10 + u32::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?);
     }
     if whole.starts_with('-') && nanos > 0 {
-        return Some(Timespec { tv_sec: seconds.checked_sub(1)?, tv_nsec: 1_000_000_000 - nanos });
+        return Some(Time { seconds: seconds.checked_sub(1)?, nanos: 1_000_000_000 - nanos });
     }
-    Some(Timespec { tv_sec: seconds, tv_nsec: nanos })
+    Some(Time { seconds, nanos })
 }
 
 #[cfg(test)]
@@ -326,7 +334,7 @@ mod tests {
             name: Some(b"c/de".to_vec()),
             target: Some(b"\xff".to_vec()),
             size: Some(77),
-            mtime: Some(Timespec { tv_sec: -2, tv_nsec: 500_000_000 }),
+            mtime: Some(Time { seconds: -2, nanos: 500_000_000 }),
             is_sparse: true,
         };
         assert_eq!(extended, expected);

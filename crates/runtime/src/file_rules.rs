@@ -1,0 +1,322 @@
+//! Which paths file tools may touch: `allow_paths` and `deny_paths` of `[tools.fs]`, kept in front of any files.
+//!
+//! A rule that matches a directory holds for all that is in it. Rules go by the path as it is written: a link inside a
+//! sandbox is not looked through, since every command there can read what file tools may not.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use moltis_agent_protocol::tar::{BLOCK, padding};
+use moltis_config::Config;
+use moltis_config::value::glob::Glob;
+use moltis_sandbox::files::{EntryStream, FileContent, TreeSummary, WriteOptions};
+use moltis_sandbox::{ByteStream, Diagnosis, EntryKind, Error, Files, GuestPath, Metadata, Result};
+
+use crate::bridge::{Inflow, Out, pass};
+use crate::tree::archive::Archive;
+use crate::tree::failure::shown;
+
+/// Directories that are looked through for denied paths before a tree is moved or removed.
+const MAX_DIRECTORIES: usize = 100_000;
+
+/// The rules of a configuration.
+#[derive(Clone, Debug)]
+pub struct FileRules(Arc<Lists>);
+
+#[derive(Debug)]
+struct Lists {
+    allow: Vec<Glob>,
+    deny: Vec<Glob>,
+}
+
+impl FileRules {
+    /// The rules that the configuration holds.
+    pub fn new(config: &Config) -> Self {
+        let fs = &config.tools.fs;
+        Self::of(fs.allow_paths.value.clone(), fs.deny_paths.value.clone())
+    }
+
+    fn of(allow: Vec<Glob>, deny: Vec<Glob>) -> Self {
+        Self(Arc::new(Lists { allow, deny }))
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.allow.is_empty() && self.0.deny.is_empty()
+    }
+
+    /// Why a plain path may not be touched, if it may not.
+    fn refusal(&self, path: &[u8]) -> Option<&'static str> {
+        let Lists { allow, deny } = &*self.0;
+        let matches =
+            |globs: &[Glob]| globs.iter().any(|glob| above(path).any(|way| glob.is_match_bytes(way)));
+        if matches(deny) {
+            Some("a pattern of `deny_paths` matches it")
+        } else if !allow.is_empty() && !matches(allow) {
+            Some("no pattern of `allow_paths` matches it")
+        } else {
+            None
+        }
+    }
+
+    fn judge(&self, path: &GuestPath) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        let parts: Vec<_> =
+            path.as_bytes().split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
+        if parts.contains(&&b".."[..]) {
+            return Err(denied(path.as_bytes(), "it holds `..`, so that no rule can tell where it leads"));
+        }
+        let plain = [&b"/"[..], &parts.join(&b'/')].concat();
+        match self.refusal(&plain) {
+            Some(why) => Err(denied(path.as_bytes(), why)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A path and all that it lies in, `/` among them.
+fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let slashes = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+    let top = (path.len() > 1).then_some(&path[..1]);
+    slashes.map(|at| &path[..at]).chain([path]).chain(top)
+}
+
+fn denied(path: &[u8], why: &'static str) -> Error {
+    Error::Refused(
+        Diagnosis::new("path-denied", format!("file tools may not touch `{}`", shown(path)))
+            .cause(why)
+            .fix("change `allow_paths` or `deny_paths` in [tools.fs], or use another path"),
+    )
+}
+
+/// The path of an entry of a directory.
+fn within(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let separator: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
+    [directory, separator, name].concat()
+}
+
+/// Files of which only what the rules allow can be touched, or is seen in listings and trees.
+pub struct RuledFiles<'a> {
+    files: &'a dyn Files,
+    rules: FileRules,
+}
+
+impl<'a> RuledFiles<'a> {
+    /// These files, under these rules.
+    pub fn new(files: &'a dyn Files, rules: FileRules) -> Self {
+        Self { files, rules }
+    }
+
+    /// Sees that nothing in a tree is denied, before all of it is moved or removed.
+    async fn judge_tree(&self, path: &GuestPath) -> Result<()> {
+        self.rules.judge(path)?;
+        if self.rules.0.deny.is_empty() || self.files.stat(path, false).await?.kind != EntryKind::Directory {
+            return Ok(());
+        }
+        let mut waiting = vec![path.clone()];
+        let mut seen = 0;
+        while let Some(directory) = waiting.pop() {
+            let mut entries = self.files.list(&directory).await?;
+            while let Some(entry) = entries.next().await {
+                let entry = entry?;
+                let whole = within(directory.as_bytes(), entry.name.as_encoded_bytes());
+                if let Some(why) = self.rules.refusal(&whole) {
+                    return Err(denied(&whole, why));
+                }
+                if entry.metadata.kind == EntryKind::Directory {
+                    seen += 1;
+                    match GuestPath::new(whole.clone()) {
+                        Some(below) if seen <= MAX_DIRECTORIES => waiting.push(below),
+                        _ => {
+                            return Err(denied(
+                                &whole,
+                                "what lies in it is too much to hold against `deny_paths`",
+                            ));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Files for RuledFiles<'_> {
+    async fn stat(&self, path: &GuestPath, follow: bool) -> Result<Metadata> {
+        self.rules.judge(path)?;
+        self.files.stat(path, follow).await
+    }
+
+    async fn list(&self, path: &GuestPath) -> Result<EntryStream> {
+        self.rules.judge(path)?;
+        let entries = self.files.list(path).await?;
+        if self.rules.is_empty() {
+            return Ok(entries);
+        }
+        let (rules, path) = (self.rules.clone(), path.as_bytes().to_vec());
+        Ok(Box::pin(entries.filter(move |entry| {
+            let is_seen = entry
+                .as_ref()
+                .map_or(true, |entry| rules.refusal(&within(&path, entry.name.as_encoded_bytes())).is_none());
+            std::future::ready(is_seen)
+        })))
+    }
+
+    async fn read(&self, path: &GuestPath, offset: u64, length: Option<u64>) -> Result<FileContent> {
+        self.rules.judge(path)?;
+        self.files.read(path, offset, length).await
+    }
+
+    async fn write(&self, path: &GuestPath, options: WriteOptions, content: ByteStream) -> Result<Metadata> {
+        self.rules.judge(path)?;
+        self.files.write(path, options, content).await
+    }
+
+    async fn mkdir(&self, path: &GuestPath, parents: bool) -> Result<()> {
+        self.rules.judge(path)?;
+        self.files.mkdir(path, parents).await
+    }
+
+    async fn remove(&self, path: &GuestPath, recursive: bool) -> Result<()> {
+        if recursive {
+            self.judge_tree(path).await?;
+        } else {
+            self.rules.judge(path)?;
+        }
+        self.files.remove(path, recursive).await
+    }
+
+    async fn rename(&self, from: &GuestPath, to: &GuestPath, replace: bool) -> Result<()> {
+        self.rules.judge(to)?;
+        self.judge_tree(from).await?;
+        self.files.rename(from, to, replace).await
+    }
+
+    async fn download(&self, path: &GuestPath) -> Result<ByteStream> {
+        self.rules.judge(path)?;
+        let tar = self.files.download(path).await?;
+        if self.rules.is_empty() { Ok(tar) } else { Ok(filtered(tar, self.rules.clone(), path, false)) }
+    }
+
+    async fn upload(&self, path: &GuestPath, tar: ByteStream) -> Result<TreeSummary> {
+        self.rules.judge(path)?;
+        let tar = if self.rules.is_empty() { tar } else { filtered(tar, self.rules.clone(), path, true) };
+        self.files.upload(path, tar).await
+    }
+}
+
+/// A tree without what may not be touched, which is left out or, if `refuse`, an error.
+fn filtered(tar: ByteStream, rules: FileRules, path: &GuestPath, refuse: bool) -> ByteStream {
+    let path = path.as_bytes().to_vec();
+    pass(tar, move |inflow, out| filter(inflow, &rules, &path, refuse, out))
+}
+
+fn filter(
+    inflow: &mut Inflow,
+    rules: &FileRules,
+    path: &[u8],
+    refuse: bool,
+    out: &Out<bytes::Bytes>,
+) -> Result<()> {
+    let mut archive = Archive::new(inflow);
+    while let Some(item) = archive.next()? {
+        let whole = within(path, &item.path);
+        if let Some(why) = rules.refusal(&whole) {
+            if refuse {
+                return Err(denied(&whole, why));
+            }
+            continue;
+        }
+        out.give(item.raw.into())?;
+        while let Some(bytes) = archive.content()? {
+            out.give(bytes)?;
+        }
+        let filling = padding(item.size);
+        if filling > 0 {
+            out.give(vec![0; filling].into())?;
+        }
+    }
+    out.give(vec![0; 2 * BLOCK].into())
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::ManagedFiles;
+
+    fn rules(allow: &[&str], deny: &[&str]) -> FileRules {
+        let globs = |words: &[&str]| words.iter().map(|word| Glob::new(word).unwrap()).collect();
+        FileRules::of(globs(allow), globs(deny))
+    }
+
+    fn path(text: &str) -> GuestPath {
+        GuestPath::new(text).unwrap()
+    }
+
+    #[test]
+    fn a_rule_holds_for_all_that_is_in_a_directory_and_denial_wins() {
+        let is_allowed = |rules: &FileRules, text: &str| rules.judge(&path(text)).is_ok();
+        let none = rules(&[], &[]);
+        assert!(is_allowed(&none, "/a/../b"));
+        let both = rules(&["/work", "/tmp/*.txt"], &["/work/secret", "**/.env"]);
+        for (text, expected) in [
+            ("/", false),
+            ("/work", true),
+            ("/work/", true),
+            ("//work/./x", true),
+            ("/work/x/y", true),
+            ("/work2", false),
+            ("/work/secret", false),
+            ("/work/secret/x", false),
+            ("/work/secrets", true),
+            ("/work/a/.env", false),
+            ("/work/a/.env/x", false),
+            ("/tmp/a.txt", true),
+            ("/tmp/a.txt/b", true),
+            ("/tmp/a.md", false),
+            ("/work/../work/x", false),
+        ] {
+            assert_eq!(is_allowed(&both, text), expected, "{text}");
+        }
+        assert!(!is_allowed(&rules(&[], &["/"]), "/x"));
+    }
+
+    #[tokio::test]
+    async fn trees_go_without_what_is_denied() {
+        let temp = tempfile::tempdir().unwrap();
+        for (name, content) in [("d/a", "a"), ("d/secret", "s"), ("d/sub/secret", "s"), ("d/sub/b", "b")] {
+            let file = temp.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, content).unwrap();
+        }
+        let folder = std::fs::File::open(temp.path()).unwrap();
+        let managed = ManagedFiles::new(folder.into());
+        let files = RuledFiles::new(&managed, rules(&[], &["**/secret"]));
+        let code = |error: Error| error.code().to_owned();
+        assert_eq!(code(files.stat(&path("/d/secret"), false).await.unwrap_err()), "path-denied");
+        let listed: Vec<_> = files.list(&path("/d")).await.unwrap().map(|e| e.unwrap().name).collect().await;
+        assert_eq!(listed.len(), 2);
+        for refused in [
+            files.remove(&path("/d"), true).await,
+            files.rename(&path("/d"), &path("/e"), false).await,
+            files.rename(&path("/d/a"), &path("/d/secret"), true).await,
+        ] {
+            assert_eq!(code(refused.unwrap_err()), "path-denied");
+        }
+        let whole: Vec<Bytes> =
+            managed.download(&path("/d")).await.unwrap().map(|p| p.unwrap()).collect().await;
+        let tar = files.download(&path("/d")).await.unwrap();
+        assert_eq!(managed.upload(&path("/copy"), tar).await.unwrap(), TreeSummary { entries: 3, bytes: 2 });
+        let whole =
+            || -> ByteStream { Box::pin(futures_util::stream::iter(whole.clone().into_iter().map(Ok))) };
+        assert_eq!(code(files.upload(&path("/other"), whole()).await.unwrap_err()), "path-denied");
+        let open = RuledFiles::new(&managed, rules(&["/other"], &[]));
+        assert_eq!(open.upload(&path("/other"), whole()).await.unwrap().entries, 5);
+        files.remove(&path("/copy"), true).await.unwrap();
+    }
+}
