@@ -1,5 +1,6 @@
 //! The command line.
 
+mod files;
 mod history;
 mod process;
 mod sandbox;
@@ -14,6 +15,9 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use moltis_sandbox::Diagnosis;
 
+pub use files::{
+    Cp, Files, FilesFlags, FilesGet, FilesList, FilesMkdir, FilesMove, FilesPut, FilesRemove, FilesShow,
+};
 pub use history::History;
 pub use process::{Input, List, Output, Process, Stop, Which};
 pub use sandbox::{Explain, Names, Prune, Sandbox};
@@ -60,6 +64,11 @@ pub enum Command {
     /// The configuration: check it, show it, write a first one
     #[command(subcommand)]
     Config(Config),
+    /// Managed files, or those of a session's sandbox
+    #[command(subcommand)]
+    Files(Files),
+    /// Copy files and whole trees into or out of a session's sandbox
+    Cp(Box<Cp>),
     /// Print what makes a shell complete this program's words
     Completions(Completions),
 }

@@ -19,6 +19,11 @@ impl Failure {
         Self { problems: vec![("invalid", diagnosis)], json: false, status: None }
     }
 
+    /// The command line cannot be right.
+    pub fn usage(diagnosis: Diagnosis) -> Self {
+        Self { status: Some(2), ..Self::invalid(diagnosis) }
+    }
+
     /// Several problems of the caller's input at once, as a configuration file has them.
     pub fn all_invalid(problems: impl IntoIterator<Item = Diagnosis>) -> Self {
         Self { problems: problems.into_iter().map(|d| ("invalid", d)).collect(), json: false, status: None }

@@ -11,6 +11,7 @@ use say;
 
 mod args;
 mod commands;
+mod copy;
 mod drive;
 mod environment;
 mod failure;
@@ -24,6 +25,8 @@ mod signal_name;
 mod signals;
 mod stdin;
 mod terminal;
+mod time;
+mod transfer;
 
 use std::process::ExitCode;
 

@@ -2,16 +2,16 @@
 //! is not trusted: it stays beneath the folder that it is copied to, replaces nothing unless told to, and brings no
 //! setuid bits, owners or devices.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use moltis_agent_protocol::tar::Time;
 use moltis_sandbox::{ByteStream, EntryKind, Metadata, Result};
 use rustix::fs::{
-    Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fstat, futimens, mkdirat, open, stat,
+    Dir, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, fchmod, fstat, futimens, mkdirat, open, stat,
 };
 use rustix::io::Errno;
 
@@ -35,6 +35,32 @@ pub async fn look(path: &Path) -> Result<Option<Metadata>> {
         Ok(stat) => Ok(Some(object::described(&stat))),
         Err(Errno::NOENT) => Ok(None),
         Err(errno) => Err(failed(&path, errno)),
+    })
+    .await
+}
+
+/// A path without links and dots.
+///
+/// # Errors
+/// When something on it is not there.
+pub async fn real_path(path: &Path) -> Result<PathBuf> {
+    let path = path.to_owned();
+    off_thread(move || {
+        path.canonicalize().map_err(|error| failed(&path, Errno::from_io_error(&error).unwrap_or(Errno::IO)))
+    })
+    .await
+}
+
+/// Whether a folder has nothing in it.
+///
+/// # Errors
+/// When it cannot be read.
+pub async fn is_empty(path: &Path) -> Result<bool> {
+    let path = path.to_owned();
+    off_thread(move || {
+        let entries = Dir::new(open_folder(&path)?).map_err(|e| failed(&path, e))?;
+        let is_real = |name: &CStr| name != c"." && name != c"..";
+        Ok(entries.filter_map(std::result::Result::ok).all(|entry| !is_real(entry.file_name())))
     })
     .await
 }

@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 
 use async_trait::async_trait;
 use moltis_sandbox::files::{EntryStream, FileContent, TreeSummary, WriteOptions};
-use moltis_sandbox::{ByteStream, Entry, EntryKind, Error, Files, GuestPath, Metadata, Result};
+use moltis_sandbox::{ByteStream, Entry, EntryKind, Error, Files, GuestPath, Metadata, Result, blocking};
 use rustix::fs::{Dir, Mode, OFlags, RenameFlags, fstat, mkdirat, open, renameat, renameat_with};
 use rustix::io::Errno;
 
@@ -181,7 +181,10 @@ impl Files for ManagedFiles {
     }
 
     async fn remove(&self, path: &GuestPath, recursive: bool) -> Result<()> {
-        self.at(path, move |place, path| remove(&place, path.as_bytes(), recursive)).await
+        let (top, path) = (self.top.clone(), path.clone());
+        // A tree takes its time.
+        let done = blocking::long(move || remove(&place(&top, &path)?, path.as_bytes(), recursive)).await;
+        done.unwrap_or_else(|broke| Err(RuntimeError::Broke(broke.to_string()).into()))
     }
 
     async fn rename(&self, from: &GuestPath, to: &GuestPath, replace: bool) -> Result<()> {

@@ -2,8 +2,10 @@
 
 mod completions;
 mod config;
+mod cp;
 mod exec;
 mod explain;
+mod files;
 mod history;
 mod process;
 mod sandbox;
@@ -26,6 +28,11 @@ pub async fn run(cli: Cli) -> Result<i32, Failure> {
             exec::run(&global, *args).await.map_err(|failure| failure.in_json(json))
         }
         Command::Shell(args) => shell::run(&global, *args).await,
+        Command::Files(command) => files::run(&global, command).await,
+        Command::Cp(args) => {
+            let json = args.json;
+            cp::run(&global, *args).await.map_err(|failure| failure.in_json(json))
+        }
         Command::Completions(args) => completions::run(args.shell),
         Command::Process(command) => {
             let json = command.json();

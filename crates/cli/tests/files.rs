@@ -1,0 +1,292 @@
+//! `moltis files` and `moltis cp`.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::support::{Place, Ran};
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[track_caller]
+fn refused(ran: &Ran, status: i32, code: &str, names: &str) {
+    assert_eq!(ran.status, Some(status), "{ran:?}");
+    assert!(ran.stderr.contains(&format!("error[{code}]: ")), "wanted {code}: {ran:?}");
+    assert!(ran.stderr.contains(names), "wanted {names}: {ran:?}");
+}
+
+fn piped(place: &Place, args: &[&str], input: &[u8]) -> Ran {
+    let mut child = place
+        .moltis(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may refuse before it reads.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap().into()
+}
+
+/// A session whose sandbox runs, ended with the test.
+struct Session<'a> {
+    place: &'a Place,
+    key: &'static str,
+}
+
+impl<'a> Session<'a> {
+    fn start(place: &'a Place, key: &'static str) -> Self {
+        let ran = place.exec(["--session", key, "true"]);
+        assert_eq!(ran.status, Some(0), "{ran:?}");
+        Self { place, key }
+    }
+
+    #[track_caller]
+    fn sh(&self, script: &str) -> String {
+        let ran = self.place.exec(["--session", self.key, script]);
+        assert_eq!(ran.status, Some(0), "{ran:?}");
+        ran.stdout
+    }
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        let empty = self.place.path("empty.toml");
+        fs::write(&empty, "").unwrap();
+        let options = moltis_config::Options {
+            config_path: Some(empty),
+            data_dir: Some(self.place.data()),
+            ..moltis_config::Options::of_process()
+        };
+        let loaded = moltis_config::load(&options).unwrap();
+        let runtime = moltis_runtime::Runtime::new(loaded.config, None, Vec::new());
+        let key = moltis_sandbox::SessionKey::new(self.key).unwrap();
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tokio.block_on(runtime.stop_sandbox(&key)).unwrap();
+    }
+}
+
+#[test]
+fn managed_files_go_in_and_come_out() {
+    let place = Place::new();
+    place.run(["files", "list"]).is(0, "", "");
+    let local = place.path("note.txt");
+    fs::write(&local, "hello\n").unwrap();
+    let local = local.to_str().unwrap();
+    place.run(["files", "put", local]).is(0, "", "");
+    let again = place.run(["files", "put", local]);
+    refused(&again, 1, "file-exists", "note.txt");
+    place.run(["files", "put", "--overwrite", local, "/"]).is(0, "", "");
+    place.run(["files", "show", "note.txt"]).is(0, "hello\n", "");
+    let shown = place.run(["files", "show", "--json", "/note.txt"]).json();
+    assert_eq!(shown, json!({ "path": "/note.txt", "size": 6, "content": "hello\n" }));
+    refused(&place.run(["files", "mkdir", "a/b"]), 1, "file-missing", "a/b");
+    place.run(["files", "mkdir", "-p", "a/b"]).is(0, "", "");
+    piped(&place, &["files", "put", "-", "a/b/raw"], b"\xff\x00").is(0, "", "");
+    let shown = place.run(["files", "show", "--json", "a/b/raw"]).json();
+    assert_eq!(
+        (shown["content"].as_str(), shown["contentEncoding"].as_str()),
+        (Some("/wA="), Some("base64"))
+    );
+    place.run(["files", "move", "note.txt", "a"]).is(0, "", "");
+    let mut listed = place.run(["files", "list", "--json", "a"]).json();
+    for entry in listed["entries"].as_array_mut().unwrap() {
+        entry.as_object_mut().unwrap().remove("modified").unwrap();
+    }
+    assert_eq!(
+        listed,
+        json!({ "path": "/a", "entries": [
+            { "name": "b", "kind": "directory", "size": listed["entries"][0]["size"], "mode": "0755" },
+            { "name": "note.txt", "kind": "file", "size": 6, "mode": "0644" },
+        ] })
+    );
+    let text = place.run(["files", "list", "a"]).stdout;
+    assert!(text.contains("drwxr-xr-x") && text.contains(" b/\n") && text.contains("-rw-r--r--"), "{text}");
+
+    let out = place.path("out");
+    let got = place.run(["files", "get", "--json", "a", out.to_str().unwrap()]).json();
+    assert_eq!((got["entries"].as_u64(), got["bytes"].as_u64()), (Some(3), Some(8)));
+    assert_eq!(fs::read(out.join("b/raw")).unwrap(), b"\xff\x00");
+    place.run(["files", "get", "a/note.txt", "-"]).is(0, "hello\n", "");
+    refused(&place.run(["files", "get", "a", "-"]), 1, "tree-to-stream", "/a");
+    place.run(["files", "put", out.to_str().unwrap(), "again"]).is(0, "", "");
+    assert_eq!(names(&place.data().join("files/again")), ["b", "note.txt"]);
+
+    let kept = place.run(["files", "remove", "a"]);
+    refused(&kept, 1, "file-wrong-kind", "-r");
+    let gone = place.run(["files", "remove", "-r", "--json", "a", "again"]).json();
+    assert_eq!(gone, json!({ "removed": ["/a", "/again"] }));
+    assert_eq!(names(&place.data().join("files")), Vec::<String>::new());
+}
+
+#[test]
+fn errors_of_files_have_codes_and_statuses() {
+    let place = Place::new();
+    refused(&place.run(["files", "show", "none"]), 1, "file-missing", "none");
+    refused(&place.run(["files", "show", "../x"]), 1, "request-invalid", "..");
+    refused(&place.run(["files", "list", "--session", "none"]), 1, "session-missing", "none");
+    refused(&place.run(["files", "show", "--session", "s", "x"]), 1, "path-not-absolute", "x");
+    refused(&place.run(["files", "put", "/nowhere/x"]), 1, "file-missing", "/nowhere/x");
+    refused(&place.run(["files", "put", "/dev/zero"]), 1, "file-wrong-kind", "/dev/zero");
+    assert_eq!(place.run(["files", "put", "-"]).status, Some(2));
+    assert_eq!(place.run(["files", "nonsense"]).status, Some(2));
+    let json = place.run(["files", "show", "--json", "none"]);
+    assert_eq!((json.status, json.json()["error"]["code"].as_str()), (Some(1), Some("file-missing")));
+    let folder = place.data().join("files");
+    symlink("/etc/passwd", folder.join("link")).unwrap();
+    refused(&place.run(["files", "show", "link"]), 1, "file-wrong-kind", "link");
+    let listed = place.run(["files", "list"]).stdout;
+    assert!(listed.starts_with('l') && listed.contains("link -> /etc/passwd"), "{listed}");
+    fs::write(folder.join("a\x1b]0;evil\x07\nb"), "").unwrap();
+    let listed = place.run(["files", "list"]).stdout;
+    assert!(listed.contains("a\\u{1b}]0;evil\\u{7}\\nb") && !listed.contains('\x1b'), "{listed}");
+}
+
+#[test]
+fn rules_of_file_tools_hold() {
+    let place = Place::new();
+    fs::write(place.config().join("moltis.toml"), "[tools.fs]\ndeny_paths = [\"**/secret\"]\n").unwrap();
+    piped(&place, &["files", "put", "-", "open"], b"x").is(0, "", "");
+    refused(&piped(&place, &["files", "put", "-", "secret"], b"x"), 1, "path-denied", "deny_paths");
+    fs::write(place.data().join("files/secret"), "x").unwrap();
+    refused(&place.run(["files", "show", "secret"]), 1, "path-denied", "secret");
+    assert!(!place.run(["files", "list"]).stdout.contains("secret"));
+    let out = place.path("out");
+    place.run(["files", "get", "/", out.to_str().unwrap()]).is(0, "", "");
+    assert_eq!(names(&out), ["open"]);
+}
+
+#[test]
+fn a_copy_goes_both_ways() {
+    let place = Place::new();
+    let session = Session::start(&place, "team/a:b");
+    let from = place.path("tree");
+    fs::create_dir_all(from.join("sub")).unwrap();
+    fs::write(from.join("sub/big"), vec![b'x'; 3_000_000]).unwrap();
+    fs::write(from.join("run"), "#!/bin/sh\necho ran\n").unwrap();
+    fs::set_permissions(from.join("run"), fs::Permissions::from_mode(0o4750)).unwrap();
+    fs::set_permissions(from.join("sub"), fs::Permissions::from_mode(0o710)).unwrap();
+    symlink("../run", from.join("sub/link")).unwrap();
+    let tree = from.to_str().unwrap();
+    let cp = |from: &str, to: &str| place.run(["cp", from, to]).without_promises();
+    cp(tree, "team/a:b:/tmp").is(0, "", "");
+    let inside =
+        session.sh("cd /tmp/tree; stat -c '%a %n' run sub; readlink sub/link; wc -c < sub/big; ./run");
+    assert_eq!(inside, "750 run\n710 sub\n../run\n3000000\nran\n");
+    refused(&cp(tree, "team/a:b:/tmp"), 1, "file-exists", "/tmp/tree");
+    place.run(["cp", "--overwrite", tree, "team/a:b:/tmp"]).without_promises().is(0, "", "");
+    cp(tree, "team/a:b:/tmp/new").is(0, "", "");
+    assert_eq!(session.sh("ls /tmp/new"), "run\nsub\n");
+    refused(&cp(tree, "team/a:b:/tmp/no/new"), 1, "file-missing", "/tmp/no");
+    let one = from.join("run");
+    cp(one.to_str().unwrap(), "team/a:b:/tmp").is(0, "", "");
+    refused(&cp(one.to_str().unwrap(), "team/a:b:/tmp"), 1, "file-exists", "/tmp/run");
+    piped(&place, &["cp", "-", "team/a:b:/tmp/in"], b"from here").without_promises().is(0, "", "");
+    cp("team/a:b:/tmp/in", "-").is(0, "from here", "");
+
+    let out = place.path("out");
+    cp("team/a:b:/tmp/tree", out.to_str().unwrap()).is(0, "", "");
+    assert_eq!(names(&out), ["run", "sub"]);
+    assert_eq!(fs::metadata(out.join("run")).unwrap().mode() & 0o7777, 0o750);
+    assert_eq!(fs::metadata(out.join("sub")).unwrap().mode() & 0o7777, 0o710);
+    assert_eq!(fs::metadata(out.join("sub/big")).unwrap().len(), 3_000_000);
+    assert_eq!(fs::read_link(out.join("sub/link")).unwrap(), Path::new("../run"));
+    cp("team/a:b:/tmp/tree", out.to_str().unwrap()).is(0, "", "");
+    assert_eq!(names(&out), ["run", "sub", "tree"], "a folder receives it by its name");
+    refused(&cp("team/a:b:/tmp/tree", out.to_str().unwrap()), 1, "file-exists", "tree");
+    refused(&cp("team/a:b:/tmp/tree/.", out.to_str().unwrap()), 1, "file-exists", "not empty");
+    let all = ["cp", "--overwrite", "--json", "--session", "team/a:b", ":/tmp/tree/.", out.to_str().unwrap()];
+    let copied = place.run(all).json();
+    assert_eq!((copied["entries"].as_u64(), copied["bytes"].as_u64()), (Some(4), Some(3_000_019)));
+    let single = place.path("single");
+    cp("team/a:b:/tmp/in", single.to_str().unwrap()).is(0, "", "");
+    refused(&cp("team/a:b:/tmp/in", single.to_str().unwrap()), 1, "file-exists", "single");
+    assert_eq!(fs::read(&single).unwrap(), b"from here");
+
+    // The sandbox's own files by the other command.
+    let listed = place.run(["files", "list", "--session", "team/a:b", "/tmp"]).stdout;
+    assert!(listed.contains(" tree/\n") && listed.contains(" in\n"), "{listed}");
+    place
+        .run(["files", "remove", "-r", "--session", "team/a:b", "/tmp/tree"])
+        .without_promises()
+        .is(0, "", "");
+    assert_eq!(session.sh("ls /tmp"), "in\nnew\nrun\n");
+}
+
+#[test]
+fn a_hostile_tree_stays_where_it_is_copied_to() {
+    let place = Place::new();
+    let session = Session::start(&place, "evil");
+    let outside = place.path("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("kept"), "kept").unwrap();
+    let target = outside.display();
+    session.sh(&format!(
+        "mkdir /tmp/t; cd /tmp/t; ln -s {target} out; ln -s {target}/kept f; mkfifo fifo; \
+             touch \"$(printf 'n\\033]0;evil\\007\\nmoltis: forged')\"; echo x > file; chmod 777 file; \
+             mkdir d; ln -s {target}/new d/l"
+    ));
+    let to = place.path("to");
+    let ran = place.run(["cp", "evil:/tmp/t", to.to_str().unwrap()]);
+    assert_eq!((ran.status, ran.stdout.as_str()), (Some(0), ""), "{ran:?}");
+    assert!(ran.stderr.contains("3 of the copied links lead out"), "{ran:?}");
+    assert!(!ran.stderr.contains('\x1b') && !ran.stderr.contains("\nmoltis: forged"), "{ran:?}");
+    assert!(!names(&to).contains(&"fifo".to_owned()));
+    assert_eq!(fs::metadata(to.join("file")).unwrap().mode() & 0o7777, 0o777);
+    // Through links that are there now, nothing gets out either.
+    session.sh("cd /tmp/t; rm out f d/l; mkdir out; echo bad > out/kept; echo bad > f; echo bad > d/l");
+    for over in [&["cp", "--overwrite"][..], &["cp"]] {
+        let args = over.iter().copied().chain(["evil:/tmp/t/.", to.to_str().unwrap()]);
+        assert_eq!(place.run(args).status, Some(1));
+    }
+    assert_eq!(
+        (names(&outside), fs::read(outside.join("kept")).unwrap()),
+        (vec!["kept".into()], b"kept".to_vec())
+    );
+}
+
+#[test]
+fn a_copy_that_is_broken_off_leaves_nothing() {
+    let place = Place::new();
+    let session = Session::start(&place, "slow");
+    let to = place.path("to");
+    fs::create_dir(&to).unwrap();
+    session.sh("truncate -s 40G /tmp/../home/sandbox/huge || truncate -s 200M /tmp/huge");
+    let mut child = place
+        .moltis(["cp", "slow:/home/sandbox/huge", to.to_str().unwrap()])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for _ in 0..500 {
+        if names(&to).len() == 1 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(names(&to).len(), 1, "the control: it is under way");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::TERM)
+        .unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+    assert_eq!(names(&to), Vec::<String>::new());
+}
+
+#[test]
+fn copies_that_cannot_be() {
+    let place = Place::new();
+    refused(&place.run(["cp", "a", "b"]), 2, "usage", "neither end");
+    refused(&place.run(["cp", "a:/b", "c:/d"]), 2, "usage", "both ends");
+    refused(&place.run(["cp", ":/b", "d"]), 2, "usage", "session");
+    refused(&place.run(["cp", "none:/b", "d"]), 1, "session-missing", "none");
+    assert_eq!(place.run(["cp", "a"]).status, Some(2));
+    let json = place.run(["cp", "--json", "none:/b", "d"]);
+    assert_eq!((json.status, json.json()["error"]["code"].as_str()), (Some(1), Some("session-missing")));
+}
