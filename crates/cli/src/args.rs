@@ -15,9 +15,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use moltis_sandbox::Diagnosis;
 
-pub use files::{
-    Cp, Files, FilesFlags, FilesGet, FilesList, FilesMkdir, FilesMove, FilesPut, FilesRemove, FilesShow,
-};
+pub use files::{Cp, Files, FilesFlags};
 pub use history::History;
 pub use process::{Input, List, Output, Process, Stop, Which};
 pub use sandbox::{Explain, Names, Prune, Sandbox};

@@ -42,7 +42,8 @@ impl Runtime {
     pub async fn managed_files(&self) -> Result<ManagedFiles> {
         let config = self.config().clone();
         off_thread(move || {
-            let folder = homes::managed_files(&config)?;
+            let folder = homes::managed_files(&config);
+            homes::private_folder(&folder).map_err(|e| RuntimeError::data_directory(&folder, e))?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let top = open(&folder, flags, Mode::empty())
                 .map_err(|errno| RuntimeError::data_directory(&folder, errno.into()))?;
