@@ -5,6 +5,5 @@ mod bad_input;
 mod completions;
 mod config;
 mod exec;
-mod files;
 mod support;
 mod terminal;
