@@ -105,8 +105,27 @@ fn run_block(block: &Block, moltis: &Path) -> Result<(), String> {
         path.push(old);
     }
     let builds = block.script.contains("cargo ");
+    let folder = if builds { cargo::root() } else { project };
+    let ended = kept(&mut reader(&block.script, &folder, &home, &path)?, None, Duration::from_secs(20 * 60))?;
+    // A reader's sessions stay; this one's are over.
+    let tidied = kept(&mut reader(TIDY, &folder, &home, &path)?, None, Duration::from_secs(60))?;
+    match [ended, tidied].into_iter().find(|ended| !ended.good()) {
+        None => Ok(()),
+        Some(bad) => Err(format!("{}ended with {}\n{}", block.script, bad.code, bad.all())),
+    }
+}
+
+/// Ends every sandbox of a reader.
+const TIDY: &str = r#"
+for id in $(moltis sandbox ps --json | tr ',{' '\n\n' | sed -n 's/.*"id":"\([0-9a-f]\{40\}\)".*/\1/p'); do
+    moltis sandbox rm "$id"
+done
+"#;
+
+/// A shell with nothing of ours but what cargo needs.
+fn reader(script: &str, folder: &Path, home: &Path, path: &std::ffi::OsStr) -> Result<Command, String> {
     let mut command = Command::new(find("sh").ok_or("no sh")?);
-    command.args(["-euc", &block.script]).current_dir(if builds { cargo::root() } else { project });
+    command.args(["-euc", script]).current_dir(folder);
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("MOLTIS_") || text.starts_with("XDG_") || text.starts_with("CARGO_PKG_") {
@@ -121,13 +140,8 @@ fn run_block(block: &Block, moltis: &Path) -> Result<(), String> {
             }
         }
     }
-    command.env("HOME", &home).env("PATH", path);
-    let ended = kept(&mut command, None, Duration::from_secs(20 * 60))?;
-    if ended.good() {
-        Ok(())
-    } else {
-        Err(format!("{}ended with {}\n{}", block.script, ended.code, ended.all()))
-    }
+    command.env("HOME", home).env("PATH", path);
+    Ok(command)
 }
 
 /// `cargo xtask blocks`.

@@ -5,5 +5,6 @@ mod bad_input;
 mod completions;
 mod config;
 mod exec;
+mod lasting;
 mod support;
 mod terminal;

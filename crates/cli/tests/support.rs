@@ -106,7 +106,10 @@ fn processes_with(folder: &Path) -> Vec<String> {
         let open = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten().map(|fd| fd.path());
         let mut seen = open.chain([process.join("cwd"), process.join("root")]);
         // One that ends meanwhile has nothing open.
-        if seen.any(|link| std::fs::read_link(link).is_ok_and(|target| target.starts_with(folder))) {
+        // What runs in a sandbox shows by its mounts, to those who may look.
+        let mounts = std::fs::read_to_string(process.join("mountinfo")).unwrap_or_default();
+        let below = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(folder));
+        if seen.any(below) || mounts.contains(&*folder.to_string_lossy()) {
             let line = std::fs::read(process.join("cmdline")).unwrap_or_default();
             found.push(String::from_utf8_lossy(&line).replace('\0', " "));
         }

@@ -26,8 +26,16 @@ pub enum State {
     NotOurs,
 }
 
-/// Reads it. This is also the first read of the file, and so where a file that is no database is noticed.
+/// Reads it, all from one moment: another process may be making the tables. This is also the first read of the file,
+/// and so where a file that is no database is noticed.
 pub fn state(connection: &Connection) -> rusqlite::Result<State> {
+    let moment = connection.unchecked_transaction()?;
+    let state = state_now(connection)?;
+    moment.finish()?;
+    Ok(state)
+}
+
+fn state_now(connection: &Connection) -> rusqlite::Result<State> {
     let number = |name: &str| connection.query_row(name, [], |row| row.get::<_, i64>(0));
     let version = number("PRAGMA user_version")?;
     match number("PRAGMA application_id")? {

@@ -71,3 +71,22 @@ fn a_session_whose_opener_was_killed_is_told_apart() {
         assert!(["found Opening 1", "found Running 1"].contains(&said.as_str()), "{said}");
     }
 }
+
+#[test]
+fn a_store_that_many_make_at_once_is_one() {
+    for _ in 0..60 {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("data");
+        let barrier = std::sync::Barrier::new(8);
+        let instances: std::collections::BTreeSet<String> = std::thread::scope(|scope| {
+            let make = || {
+                let store = Store::new(&place);
+                barrier.wait();
+                store.run_blocking(|d| d.instance()).unwrap()
+            };
+            let all: Vec<_> = (0..8).map(|_| scope.spawn(make)).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert_eq!(instances.len(), 1);
+    }
+}

@@ -118,6 +118,7 @@ fn main() -> ExitCode {
         time::rate(&place, &mut table, form).await;
         time::fresh(&place, &mut table, form, false).await;
         time::whole(&moltis, place.folder.path(), &mut table, form);
+        time::session(&moltis, place.folder.path(), &mut table, form);
         memory::many(&place, &mut table, form).await;
         // Last, since it makes this process large.
         time::fresh(&place, &mut table, form, true).await;

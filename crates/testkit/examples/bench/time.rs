@@ -175,3 +175,52 @@ pub fn whole(moltis: &Path, folder: &Path, table: &mut Table, form: Form) {
         Target::AtMost(1.5),
     );
 }
+
+/// The whole program in a session whose sandbox runs, with few sessions stored and with a thousand.
+pub fn session(moltis: &Path, folder: &Path, table: &mut Table, form: Form) {
+    let program = |data: &str, session: &str| {
+        let mut command = Command::new(moltis);
+        command
+            .args(["exec", "--backend", "namespaces", "--data-dir"])
+            .arg(folder.join(data))
+            .args(["--session", session, "true"])
+            .env("MOLTIS_CONFIG_DIR", folder.join("none"))
+            .stdin(Stdio::null());
+        command
+    };
+    let timed = |command: &mut Command| {
+        let started = Instant::now();
+        let output = command.output().unwrap();
+        let took = started.elapsed();
+        assert!(output.status.success(), "moltis exec: {}", String::from_utf8_lossy(&output.stderr));
+        took
+    };
+    let stored = rounds(form, 20, 1000);
+    for number in 0..stored {
+        let mut command = Command::new(moltis);
+        command.args(["session", "set", "--network", "blocked", "--data-dir"]).arg(folder.join("many"));
+        timed(command.arg(format!("session {number}")).env("MOLTIS_CONFIG_DIR", folder.join("none")));
+    }
+    timed(&mut program("few", "s"));
+    timed(&mut program("many", "s"));
+    let (mut few, mut many, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..rounds(form, 10, 300) + 10 {
+        let first = timed(&mut program("few", "s"));
+        let second = timed(&mut program("many", "s"));
+        let mut baseline = Command::new("sh");
+        let third = timed(baseline.args(["-c", "true"]).stdin(Stdio::null()));
+        if round >= 10 {
+            few.push(first);
+            many.push(second);
+            plain.push(third);
+        }
+    }
+    for data in ["few", "many"] {
+        let mut command = Command::new(moltis);
+        command.args(["sandbox", "stop", "s", "--data-dir"]).arg(folder.join(data));
+        timed(command.env("MOLTIS_CONFIG_DIR", folder.join("none")));
+    }
+    let few = median(few);
+    table.ratio("`moltis exec --session s true`, warm, p50", few.clone(), median(plain), Target::AtMost(3.0));
+    table.ratio(format!("the same with {stored} sessions stored"), median(many), few, Target::AtMost(1.1));
+}
