@@ -1,5 +1,6 @@
 //! What the host finds out about a command by itself, for backends whose sandboxes run on its own kernel.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
@@ -18,6 +19,8 @@ pub type Load = Box<dyn Fn() -> Option<Vec<Watched>> + Send + Sync>;
 pub struct HostInspector {
     oom_kills: Option<OomKills>,
     folders: Option<Arc<Folders>>,
+    /// Nothing has been told yet of what is to be told once.
+    is_first: AtomicBool,
 }
 
 struct Folders {
@@ -26,13 +29,14 @@ struct Folders {
 }
 
 impl HostInspector {
-    /// Looks at these, or at nothing: then there is no inspector.
-    pub fn new(oom_kills: Option<OomKills>, folders: Option<Load>) -> Option<Self> {
+    /// Looks at these, or at nothing: then there is no inspector. Of a new sandbox it also tells, with the first outcome,
+    /// how well its folders are watched.
+    pub fn new(is_new: bool, oom_kills: Option<OomKills>, folders: Option<Load>) -> Option<Self> {
         if oom_kills.is_none() && folders.is_none() {
             return None;
         }
         let folders = folders.map(|load| Arc::new(Folders { load, watched: OnceLock::new() }));
-        Some(Self { oom_kills, folders })
+        Some(Self { oom_kills, folders, is_first: AtomicBool::new(is_new) })
     }
 }
 
@@ -46,12 +50,13 @@ impl Inspect for HostInspector {
         let mut outcome = outcome;
         outcome.out_of_memory = self.oom_kills.as_ref().is_some_and(|count| count() > before);
         let Some(folders) = self.folders.clone() else { return outcome };
+        let is_first = self.is_first.swap(false, Ordering::Relaxed);
         let mut looked = outcome.clone();
         let look = move || {
             match folders.watched.get() {
-                Some(watched) => tell(watched, &mut looked),
+                Some(watched) => tell(watched, is_first, &mut looked),
                 None => match (folders.load)() {
-                    Some(watched) => tell(folders.watched.get_or_init(|| watched), &mut looked),
+                    Some(watched) => tell(folders.watched.get_or_init(|| watched), is_first, &mut looked),
                     None => looked.notes.push(UNWATCHED.to_owned()),
                 },
             }

@@ -155,7 +155,7 @@ impl NamespacesBackend {
         if is_new {
             closer::reap(Arc::clone(&self.state), id.clone(), &served.process);
         }
-        let inspector = inspector(&self.state, &id, served.traces);
+        let inspector = inspector(&self.state, &id, is_new, served.traces);
         let closer = ProcessCloser::new(Arc::clone(&self.state), id.clone(), served.process, served.lifeline);
         let transport = Arc::new(served.transport);
         let sandbox = AgentSandbox::new(id, is_new, place::of(spec), transport, Box::new(closer));
@@ -276,7 +276,7 @@ impl Backend for NamespacesBackend {
         if status(&found.transport, SHORT_PATIENCE).await.is_err() {
             return Ok(None);
         }
-        let inspector = inspector(&self.state, id, found.traces);
+        let inspector = inspector(&self.state, id, false, found.traces);
         let closer = ProcessCloser::new(Arc::clone(&self.state), id.clone(), found.process, None);
         let transport = Arc::new(found.transport);
         let sandbox = AgentSandbox::new(id.clone(), false, place::common(), transport, Box::new(closer));
@@ -325,14 +325,14 @@ impl Backend for NamespacesBackend {
 }
 
 /// Who looks at each command of a sandbox that leaves these traces.
-fn inspector(state: &Arc<State>, id: &SandboxId, traces: Traces) -> Option<Arc<dyn Inspect>> {
+fn inspector(state: &Arc<State>, id: &SandboxId, is_new: bool, traces: Traces) -> Option<Arc<dyn Inspect>> {
     let kills = OomKills::open(&traces.groups);
     let kills = kills.map(|kills| Box::new(move || kills.count()) as CountKills);
     let folders = traces.watched.then(|| {
         let (state, id) = (Arc::clone(state), id.clone());
         Box::new(move || RunDir::find(&state.config.data_dir)?.watched(&id)) as Load
     });
-    Some(Arc::new(HostInspector::new(kills, folders)?))
+    Some(Arc::new(HostInspector::new(is_new, kills, folders)?))
 }
 
 /// Runs something that blocks off the async threads. If the caller goes away it is carried on to its end, and what

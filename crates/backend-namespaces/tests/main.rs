@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod confinement;
+mod idle;
 mod lifecycle;
 mod limits;
 mod mounts;

@@ -25,6 +25,9 @@ pub const TAGGED: &[u8] = b"target";
 /// What `git` keeps besides what decides over the running of code.
 const GIT_STORES: &[&[u8]] = &[b"objects", b"refs", b"logs", b"lfs", b"rr-cache", b"info"];
 
+/// Names of `git`'s that are files: a directory of such a name is a submodule or a work tree that is called so.
+const GIT_FILES: &[&[u8]] = &[b"config", b"commondir", b"config.worktree", b"gitdir"];
+
 /// What `git` also takes hooks and settings from, beyond `.git/hooks` and `.git/config`.
 const GIT_OTHERS: &[&str] = &[
     ".git/commondir",
@@ -80,6 +83,8 @@ pub struct State {
 pub struct Step {
     /// A pattern names it.
     pub is_match: bool,
+    /// Only if it is no directory.
+    pub is_file: bool,
     /// A pattern names something beneath it, and itself by its very name: it must be a directory, or it can be made
     /// into one that holds what the pattern names.
     pub leads_on: bool,
@@ -169,14 +174,18 @@ impl Patterns {
 
     /// What a name in a directory of this state is.
     pub fn step(&self, state: &State, name: &[u8]) -> Step {
-        let mut step = Step { is_match: false, leads_on: false, into: None };
+        let is_file = state.in_git && GIT_FILES.contains(&name);
+        let mut step = Step { is_match: false, is_file, leads_on: false, into: None };
+        let is_store = state.in_git && GIT_STORES.contains(&name);
         let mut into = State { at: Vec::new(), roams: state.roams, in_git: state.in_git || name == GIT };
         let begins = (0..self.patterns.len()).filter(|_| state.roams).map(|pattern| (pattern, 0));
         for (pattern, mut part) in begins.chain(state.at.iter().copied()) {
             let parts = &self.patterns[pattern];
             while parts.get(part) == Some(&Part::Any) {
                 // What is a pattern's last part is never this.
-                into.at.push((pattern, part));
+                if !is_store {
+                    into.at.push((pattern, part));
+                }
                 part += 1;
             }
             let Some(next) = parts.get(part).filter(|next| next.matches(name)) else { continue };
@@ -190,10 +199,7 @@ impl Patterns {
         into.at.sort_unstable();
         into.at.dedup();
         into.roams &= !NOT_ENTERED.contains(&name) && !into.in_git;
-        if state.in_git && GIT_STORES.contains(&name) {
-            into.at.clear();
-        }
-        if !step.is_match && (into.roams || !into.at.is_empty()) {
+        if (!step.is_match || is_file) && (into.roams || !into.at.is_empty()) {
             step.into = Some(into);
         }
         step
@@ -326,6 +332,7 @@ mod tests {
             ".git/modules/lib/hooks",
             ".git/modules/libs/lib/config",
             ".git/modules/a/modules/b/hooks",
+            ".git/modules/config/config",
             ".git/worktrees/w/commondir",
             "a/z",
             "q/a/b/c/z",
@@ -337,6 +344,7 @@ mod tests {
             ".git/objects",
             ".git/index",
             ".git/modules/lib/objects/config",
+            ".git/modules/lib/refs/hooks",
             ".git/refs/.vscode",
             ".vscode/hooks",
             "node_modules/p/.vscode",

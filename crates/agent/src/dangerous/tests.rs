@@ -202,12 +202,15 @@ fn an_outcome_names_what_was_made_and_what_cannot_be_watched() {
         make(&root, &[&format!("{number:02}{}/.vscode/", "x".repeat(250))]);
     }
     let mut outcome = crate::exec::outcome(crate::exec::tests::exited()).unwrap();
-    tell(&watched, &mut outcome);
+    tell(&watched, true, &mut outcome);
     assert_eq!((outcome.newly_dangerous.len(), outcome.newly_dangerous_total), (32, 40));
     assert!(outcome.newly_dangerous[0].starts_with("/workspace/00x"));
     assert!(outcome.newly_dangerous.iter().all(|name| name.len() <= 256 + '…'.len_utf8()));
     assert_eq!(outcome.notes.len(), 1);
     assert!(outcome.notes[0].contains("`/workspace/a/.envrc`"), "{:?}", outcome.notes);
+    let mut next = crate::exec::outcome(crate::exec::tests::exited()).unwrap();
+    tell(&watched, false, &mut next);
+    assert_eq!((next.newly_dangerous_total, next.notes), (40, vec![]), "what was told once is known");
     assert!(decode(b"").is_none() && decode(&[9, 9]).is_none());
 }
 

@@ -140,7 +140,7 @@ impl<'f> Walk<'f> {
             kind => (kind, inode),
         };
         let named = match kind {
-            FileType::Directory => step.is_match,
+            FileType::Directory => step.is_match && !step.is_file,
             FileType::RegularFile => step.is_match || (step.leads_on && pattern::is_git(name)),
             FileType::Symlink => step.is_match || step.leads_on,
             _ => false,

@@ -110,18 +110,20 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<Watched>> {
     (*form == FORM).then(|| postcard::from_bytes(rest).ok()).flatten()
 }
 
-/// Adds to a command's outcome what was made in the folders since the sandbox's start, and what a person must know of
-/// how well they are watched. Blocks: a millisecond for a folder of some hundred directories.
-pub fn tell(watched: &[Watched], outcome: &mut Outcome) {
+/// Adds to a command's outcome what was made in the folders since the sandbox's start; with `is_first` also what a person
+/// must know once of how well they are watched. Blocks: a millisecond for a folder of some hundred directories.
+pub fn tell(watched: &[Watched], is_first: bool, outcome: &mut Outcome) {
     let mut total = 0;
     for watched in watched {
-        outcome.notes.extend(watched.note_links());
+        outcome.notes.extend(watched.note_links().filter(|_| is_first));
         let Some(folder) = watched.open() else { continue };
         let made = watched.survey.made_since(folder.as_fd(), &Patterns::new(&watched.globs));
         total += made.paths.len();
         let room = MAX_NAMED.saturating_sub(outcome.newly_dangerous.len());
         outcome.newly_dangerous.extend(made.paths.iter().take(room).map(|path| watched.shown(path)));
-        if !(made.whole && watched.survey.is_whole()) {
+        // What has grown too large since is news each time: it may have been made so to hide something.
+        let is_news = if watched.survey.is_whole() { !made.whole } else { is_first };
+        if is_news {
             outcome.notes.push(format!(
                 "{} is too large, or in part not readable: not all in it that the host runs code by is protected or named",
                 watched.shown_at()
