@@ -6,5 +6,8 @@ mod completions;
 mod config;
 mod exec;
 mod lasting;
+mod process;
+mod sandbox;
+mod session;
 mod support;
 mod terminal;

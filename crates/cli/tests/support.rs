@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -71,6 +72,35 @@ impl Place {
         let mut command = self.moltis(["exec", "--backend", "namespaces"]);
         command.args(args);
         command
+    }
+
+    /// Runs a line in a session, which succeeds.
+    #[track_caller]
+    pub fn in_session(&self, key: &str, line: &str) -> String {
+        let ran = self.run(["exec", "--session", key, line]);
+        assert_eq!(ran.status, Some(0), "{ran:?}");
+        ran.stdout
+    }
+
+    /// Starts a background command in a session and gives its number.
+    #[track_caller]
+    pub fn background(&self, key: &str, line: &str) -> String {
+        let ran = self.run(["exec", "--session", key, "--background", line]);
+        assert_eq!(ran.status, Some(0), "{ran:?}");
+        ran.stdout.trim().to_owned()
+    }
+
+    /// Runs it with this input.
+    pub fn fed<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>, input: &[u8]) -> Ran {
+        let mut command = self.moltis(args);
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        std::thread::scope(|scope| {
+            // Whoever does not read it all has its reasons.
+            scope.spawn(move || drop(stdin.write_all(input)));
+            child.wait_with_output().unwrap().into()
+        })
     }
 
     /// What is left below `run` once every sandbox has ended.
@@ -155,6 +185,20 @@ impl Ran {
     pub fn is(self, status: i32, stdout: &str, stderr: &str) {
         let want = Ran { status: Some(status), stdout: stdout.to_owned(), stderr: stderr.to_owned() };
         assert_eq!(self.without_promises(), want);
+    }
+
+    /// It failed like this, with an error of this code and nothing on standard output.
+    #[track_caller]
+    pub fn fails(&self, status: i32, code: &str) {
+        assert_eq!((self.status, self.stdout.as_str()), (Some(status), ""), "{self:?}");
+        assert!(self.stderr.starts_with(&format!("error[{code}]: ")), "{self:?}");
+    }
+
+    /// The same with `--json`.
+    #[track_caller]
+    pub fn fails_in_json(&self, status: i32, code: &str) {
+        assert_eq!((self.status, self.stderr.as_str()), (Some(status), ""), "{self:?}");
+        assert_eq!(self.json()["error"]["code"], code, "{self:?}");
     }
 
     /// The one JSON value that it printed.
