@@ -158,6 +158,21 @@ fn explain_says_what_exec_would_and_makes_nothing() {
 }
 
 #[test]
+fn explain_knows_that_all_places_are_taken() {
+    let place = Place::new();
+    let config = "[tools.exec.sandbox]\nmax_sandboxes = 1\n";
+    std::fs::write(place.config().join("moltis.toml"), config).unwrap();
+    let process = place.background("first", "sleep 1000");
+    let explained = place.run(["sandbox", "explain", "--session", "second"]);
+    let ran = place.run(["exec", "--session", "second", "true"]);
+    ran.fails(125, "max-sandboxes");
+    assert_eq!((explained.status, &explained.stderr), (Some(1), &ran.stderr));
+    assert_eq!(place.run(["sandbox", "explain", "--session", "first"]).status, Some(0));
+    place.run(["process", "stop", "first", &process]);
+    assert_eq!(place.run(["sandbox", "explain", "--session", "second"]).status, Some(0));
+}
+
+#[test]
 fn explain_knows_the_session() {
     let place = Place::new();
     let config = "[tools.exec.sandbox]\nnetwork = \"blocked\"\n";

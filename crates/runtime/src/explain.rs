@@ -17,7 +17,7 @@ use crate::router::{self, PassedOver, Route, Survey};
 use crate::runtime::{Runtime, ephemeral_key, host_memory, off_thread, see_space};
 use crate::sessions::{agree, overrides};
 use crate::settings::{self, NamedWorkspace, Overrides, Settings};
-use crate::store::{SandboxState, Session};
+use crate::store::{SandboxState, Session, StoreError};
 use crate::{error::RuntimeError, usage};
 
 /// Which command is asked about.
@@ -159,6 +159,9 @@ impl Runtime {
                 if refusal.is_none() {
                     refusal = usage::see_quota(&spec).await.err();
                 }
+                if subject.idle.is_some() && refusal.is_none() {
+                    refusal = self.see_place(&subject.key, subject.session.as_ref()).await.err();
+                }
                 if let Some(session) = &subject.session {
                     match self.fate(session, backend.name(), &spec).await {
                         Ok(fate) => explanation.sandbox = fate,
@@ -204,6 +207,28 @@ impl Runtime {
     async fn hidden(&self, settings: &Settings) -> Result<()> {
         let (settings, files) = (settings.clone(), self.config_files().to_vec());
         off_thread(move || settings.hides(&files)).await
+    }
+
+    /// Sees that there is a place for a session's sandbox among all: a free one, its own, or that of one that is idle.
+    async fn see_place(&self, key: &SessionKey, session: Option<&Session>) -> Result<()> {
+        let most = self.config().tools.exec.sandbox.max_sandboxes.value;
+        if !self.store().is_there() || session.is_some_and(|session| session.sandbox.is_some()) {
+            return Ok(());
+        }
+        let all = self.store().run(|db| db.sandboxes()).await?;
+        if (all.len() as u64) < most {
+            return Ok(());
+        }
+        for other in all.iter().filter(|other| other.key != *key) {
+            let in_use = match self.find_of(other).await? {
+                Some((_, running)) => running.activity().await?.operations > 0,
+                None => Self::in_transition(other),
+            };
+            if !in_use {
+                return Ok(());
+            }
+        }
+        Err(StoreError::TooMany(most).into())
     }
 
     /// What would become of the sandbox that is written down for a session.

@@ -33,19 +33,18 @@ pub async fn run(global: &Global, command: args::Process) -> Result<i32, Failure
 }
 
 async fn list(runtime: &Runtime, args: &args::List) -> Result<i32, Failure> {
-    let keys = match args.key.as_ref().or(args.session.as_ref()) {
-        Some(key) => vec![flags::session_key(key)?],
+    let found = match args.key.as_ref().or(args.session.as_ref()) {
+        Some(key) => of_one(runtime, flags::session_key(key)?).await?,
         None => {
+            let mut found = Vec::new();
             let all = runtime.sandboxes().await?;
-            all.into_iter().filter(|info| info.running).filter_map(|info| info.session).collect()
+            for key in all.into_iter().filter(|info| info.running).filter_map(|info| info.session) {
+                // One that ends meanwhile holds none any more.
+                found.extend(of_one(runtime, key).await.unwrap_or_default());
+            }
+            found
         }
     };
-    let mut found = Vec::new();
-    for key in keys {
-        // A sandbox that does not run holds none.
-        let Some((_, sandbox)) = runtime.find_sandbox(&key).await? else { continue };
-        found.extend(sandbox.processes().await?.into_iter().map(|process| (key.clone(), process)));
-    }
     if args.json {
         let told: Vec<_> = found.iter().map(|(key, process)| told(key, process)).collect();
         return print_json(&serde_json::json!({ "processes": told }));
@@ -64,6 +63,13 @@ async fn list(runtime: &Runtime, args: &args::List) -> Result<i32, Failure> {
         ]
     }));
     print(&render::table(&rows))
+}
+
+/// Those of one session. A sandbox that does not run holds none.
+async fn of_one(runtime: &Runtime, key: SessionKey) -> Result<Vec<(SessionKey, ProcessInfo)>, Failure> {
+    let Some((_, sandbox)) = runtime.find_sandbox(&key).await? else { return Ok(Vec::new()) };
+    let processes = sandbox.processes().await?;
+    Ok(processes.into_iter().map(|process| (key.clone(), process)).collect())
 }
 
 fn told(key: &SessionKey, process: &ProcessInfo) -> serde_json::Value {

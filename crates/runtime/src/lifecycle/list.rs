@@ -1,6 +1,7 @@
 //! Which sandboxes there are, whoever started them.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use moltis_sandbox::{Activity, BackendName, Result, SandboxId, SessionKey};
 use serde::{Serialize, Serializer};
@@ -30,7 +31,7 @@ pub struct SandboxInfo {
 }
 
 fn in_millis<S: Serializer>(activity: &Option<Activity>, serializer: S) -> Result<S::Ok, S::Error> {
-    let millis = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let told = activity.map(|Activity { operations, idle, commands, uptime }| {
         serde_json::json!({
             "operations": operations,
@@ -41,6 +42,9 @@ fn in_millis<S: Serializer>(activity: &Option<Activity>, serializer: S) -> Resul
     });
     told.serialize(serializer)
 }
+
+/// Time within which whoever opened a sandbox for a single command runs it.
+const JUST_OPENED: Duration = Duration::from_secs(10);
 
 /// What a prune removed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -115,9 +119,12 @@ impl Runtime {
     pub async fn prune(&self, idle: bool) -> Result<Pruned> {
         let mut pruned = Pruned::default();
         for info in self.sandboxes().await? {
-            let in_use = info.activity.is_some_and(|activity| activity.operations > 0);
             let known = info.session.is_some();
-            // One of a single command that runs elsewhere now has no session either, and is in use.
+            // One of a single command that runs elsewhere now has no session either. It is in use, or will be in a
+            // moment.
+            let in_use = info
+                .activity
+                .is_some_and(|activity| activity.operations > 0 || (!known && activity.idle < JUST_OPENED));
             if info.running && (in_use || (known && !idle)) {
                 pruned.kept += 1;
                 continue;
