@@ -79,6 +79,7 @@ fn a_sandbox_of_a_single_command_is_seen_and_left_alone_by_prune() {
 #[test]
 fn disk_measures_the_parts() {
     let place = Place::new();
+    assert_eq!(place.run(["sandbox", "disk"]).status, Some(0));
     place.in_session("s", "head -c 300000 /dev/urandom > file");
     let disk = place.run(["sandbox", "disk", "--json"]).json();
     let parts = disk["parts"].as_array().unwrap();

@@ -166,15 +166,20 @@ fn see_room(place: &Path) -> Result<()> {
 
 /// Sees that there is room where the data directory is, or would be.
 pub(crate) fn see_space(place: &Path) -> Result<()> {
-    let there = place.ancestors().find(|folder| folder.exists()).unwrap_or(place);
-    let space = rustix::fs::statvfs(there).map_err(|e| RuntimeError::data_directory(place, e.into()))?;
-    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    let free = free_bytes(place)?;
     if free < FREE_FLOOR {
         let mib = |bytes: u64| bytes >> 20;
         let place = place.display().to_string();
         return Err(RuntimeError::DiskLow { place, free: mib(free), floor: mib(FREE_FLOOR) }.into());
     }
     Ok(())
+}
+
+/// Free bytes on the file system where the data directory is, or would be.
+pub(crate) fn free_bytes(place: &Path) -> Result<u64> {
+    let there = place.ancestors().find(|folder| folder.exists()).unwrap_or(place);
+    let space = rustix::fs::statvfs(there).map_err(|e| RuntimeError::data_directory(place, e.into()))?;
+    Ok(space.f_bavail.saturating_mul(space.f_frsize))
 }
 
 /// A key that no other process and no other call uses.

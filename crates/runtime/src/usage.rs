@@ -135,9 +135,7 @@ impl Runtime {
                 place("managed files", data.join("files"))?,
                 place("caches", data.join("cache"))?,
             ];
-            let space = rustix::fs::statvfs(&data)
-                .map_err(|error| Error::from(RuntimeError::data_directory(&data, error.into())))?;
-            let free_bytes = space.f_bavail.saturating_mul(space.f_frsize);
+            let free_bytes = crate::runtime::free_bytes(&data)?;
             Ok(Disk { parts, free_bytes, floor_bytes: crate::runtime::FREE_FLOOR })
         })
         .await

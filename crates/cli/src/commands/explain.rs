@@ -51,10 +51,10 @@ fn text(explanation: &Explanation) -> String {
         .iter()
         .map(|setting| {
             let value = setting.value.as_deref().map_or("not set".to_owned(), render::one_line);
-            vec![format!("  {}", setting.key), value, setting.origin.to_string()]
+            vec![format!("  {}", setting.key), setting.origin.to_string(), value]
         })
         .collect();
-    let _ = write!(text, "settings, and who set them:\n{}", render::table(&settings));
+    let _ = write!(text, "settings, who set them, and their values:\n{}", render::table(&settings));
     if !explanation.mounts.is_empty() {
         let path = |path: &std::path::Path| render::name(&path.to_string_lossy());
         let mounts: Vec<_> = explanation
