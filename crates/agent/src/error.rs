@@ -10,6 +10,9 @@ use moltis_sandbox::{Diagnosis, Error as SandboxError};
 /// Result of an operation on the agent.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Code of a connection that broke off.
+pub(crate) const AGENT_LOST: &str = "agent-lost";
+
 /// Longest message of the agent's that is passed on, in bytes.
 const MAX_MESSAGE: usize = 1024;
 
@@ -37,6 +40,9 @@ pub enum Error {
     /// The connection broke after the request had been sent.
     #[error("the connection to the sandbox broke off")]
     Lost(#[source] io::Error),
+    /// The process that carried a command is gone, and the agent is there.
+    #[error("the process that carried the command was killed")]
+    Carrier,
     /// The agent said nothing for this long after the request had been sent.
     #[error("the sandbox's agent said nothing for {} s", .0.as_secs())]
     Silent(Duration),
@@ -106,9 +112,17 @@ impl From<Error> for SandboxError {
                     .fix("stop the sandbox; the next command makes a new one"),
             ),
             Error::Lost(source) => Self::Lost(
-                Diagnosis::new("agent-lost", message)
+                Diagnosis::new(AGENT_LOST, message)
                     .cause(source)
                     .fix("look at what the command has done before running it again"),
+            ),
+            Error::Carrier => Self::Lost(
+                Diagnosis::new("command-lost", message)
+                    .cause(
+                        "code inside the sandbox, perhaps the command itself, killed it; all that the command had \
+                         started is ended with it, and output that was not sent yet is lost",
+                    )
+                    .fix("look at what the command has done; end processes by their number, not all at once"),
             ),
             Error::Silent(_) => Self::Lost(
                 Diagnosis::new("agent-silent", message)

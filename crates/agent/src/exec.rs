@@ -5,21 +5,32 @@ mod control;
 mod events;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use moltis_agent_protocol::message::{Ending as WireEnding, Process as WireProcess};
 use moltis_agent_protocol::message::{ExecStart, Exited, Left, Order, Reply, Request};
 use moltis_sandbox::exec::{ExecEvents, ProcessId};
-use moltis_sandbox::{Ending, Exec, ExecEvent, Leftover, Outcome, ProcessInfo, Status};
+use moltis_sandbox::{
+    Ending, Error as SandboxError, Exec, ExecEvent, Leftover, Outcome, ProcessInfo, Status,
+};
 
 pub use assemble::assemble;
 
 use crate::client::{Connection, Patience};
-use crate::error::{Error, Result, Subject, bounded};
-use crate::sandbox::Inspection;
+use crate::error::{AGENT_LOST, Error, Result, Subject, bounded};
+use crate::sandbox::{Inspection, status};
 use crate::transport::Transport;
 use control::{Control, Shared};
 use events::Events;
+
+/// For an agent that may be gone.
+const ASKED: Patience = Patience {
+    hello: Duration::from_secs(2),
+    answer: Duration::from_secs(2),
+    work: Duration::from_secs(2),
+    grace: Duration::from_secs(2),
+};
 
 /// Longest command line of a process that is passed on, in bytes; agents send 256.
 const MAX_COMMAND: usize = 256;
@@ -38,7 +49,7 @@ pub(crate) async fn start(
     let follows_deadline = !start.background && timeout_millis > 0;
     let mut connection = Connection::open(&**transport, &Request::Exec(start), patience).await?;
     let process = started(&mut connection, Subject::Command).await?;
-    let deadline = follows_deadline.then(|| std::time::Duration::from_millis(timeout_millis));
+    let deadline = follows_deadline.then(|| Duration::from_millis(timeout_millis));
     Ok(pair(transport, connection, process, deadline, inspection))
 }
 
@@ -116,7 +127,7 @@ fn pair(
     transport: &Arc<dyn Transport>,
     connection: Connection,
     process: ProcessId,
-    deadline: Option<std::time::Duration>,
+    deadline: Option<Duration>,
     inspection: Option<Inspection>,
 ) -> Exec {
     let Connection { reader, writer, patience } = connection;
@@ -124,19 +135,33 @@ fn pair(
     let events = Events::new(reader, Arc::clone(&shared), process, deadline, patience.grace);
     let control = Control::new(shared, Arc::clone(transport), process, patience);
     let control = Box::new(control);
-    let Some(inspection) = inspection else { return Exec { events: ExecEvents::new(events), control } };
+    let transport = Arc::clone(transport);
     let events = events.then(move |event| {
-        let inspection = matches!(event, Ok(ExecEvent::Exit(_))).then(|| inspection.clone());
+        // Only the last event is looked at, and only it costs anything.
+        let inspection = matches!(event, Ok(ExecEvent::Exit(_))).then(|| inspection.clone()).flatten();
+        let transport = event.is_err().then(|| Arc::clone(&transport));
         async move {
-            match (event, inspection) {
-                (Ok(ExecEvent::Exit(outcome)), Some(inspection)) => {
+            match (event, inspection, transport) {
+                (Ok(ExecEvent::Exit(outcome)), Some(inspection), _) => {
                     Ok(ExecEvent::Exit(inspection.finish(outcome).await))
                 }
-                (event, _) => event,
+                (Err(error), _, Some(transport)) => Err(explain(error, &*transport).await),
+                (event, ..) => event,
             }
         }
     });
     Exec { events: ExecEvents::new(events), control }
+}
+
+/// Tells a command that was lost in a sandbox that still serves from the loss of the sandbox.
+async fn explain(error: SandboxError, transport: &dyn Transport) -> SandboxError {
+    if !matches!(&error, SandboxError::Lost(diagnosis) if diagnosis.code == AGENT_LOST) {
+        return error;
+    }
+    match status(transport, ASKED).await {
+        Ok(_) => Error::Carrier.into(),
+        Err(_) => error,
+    }
 }
 
 /// The end of a command in our words, checked.
@@ -158,7 +183,7 @@ pub(crate) fn outcome(exited: Exited) -> Result<Outcome> {
             WireEnding::TimedOut => Ending::TimedOut,
             WireEnding::Cancelled => Ending::Cancelled,
         },
-        duration: std::time::Duration::from_micros(exited.micros),
+        duration: Duration::from_micros(exited.micros),
         stdout_bytes: exited.stdout_bytes,
         stderr_bytes: exited.stderr_bytes,
         leftovers: exited

@@ -396,3 +396,14 @@ async fn a_sandbox_that_dies_under_a_command_is_lost() {
     assert_eq!((error.kind(), error.code()), ("lost", "agent-lost"));
     assert!(exec.events.next().await.is_none());
 }
+
+#[tokio::test]
+async fn a_command_that_kills_what_carries_it_is_lost_and_the_sandbox_is_not() {
+    let agent = Agent::start();
+    let sandbox = agent.sandbox();
+    let exec = sandbox.exec(sh("echo told; sleep 0.3; kill -9 $PPID; sleep 1000")).await.unwrap();
+    let error = collect(exec).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), ("lost", "command-lost"));
+    let (stdout, ..) = collect(sandbox.exec(sh("echo there")).await.unwrap()).await.unwrap();
+    assert_eq!(stdout, b"there\n");
+}
