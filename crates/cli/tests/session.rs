@@ -260,3 +260,43 @@ fn removing_ends_the_sandbox_and_keeps_the_home_unless_it_is_purged() {
     assert_eq!(purged, json!({"removed": [{"session": "a", "homeRemoved": true, "homeKept": null}]}));
     assert_eq!(place.in_session("a", "ls"), "files\n");
 }
+
+#[test]
+fn removing_and_using_a_session_at_once_leaves_nothing_half_done() {
+    let place = Place::new();
+    let config = "[tools.exec.sandbox]\nhome_persistence = \"session\"\n";
+    std::fs::write(place.config().join("moltis.toml"), config).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for _ in 0..12 {
+                    let ran = place.run(["exec", "--session", "s", "--json", "echo x > $$; cat $$"]);
+                    // A command may be ended with its sandbox; it is never said to have done what it has not.
+                    match ran.status {
+                        Some(0) => assert_eq!(ran.json()["stdout"], "x\n"),
+                        Some(125) => {
+                            let code = ran.json()["error"]["code"].as_str().unwrap().to_owned();
+                            let expected = ["agent-lost", "session-missing", "session-gone", "sandbox-gone"];
+                            assert!(expected.contains(&code.as_str()), "{ran:?}");
+                        }
+                        _ => assert!(ran.json()["signal"].is_i64(), "{ran:?}"),
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            for round in 0..24 {
+                let words: &[&str] =
+                    if round % 3 == 0 { &["sandbox", "rm", "s"] } else { &["session", "rm", "s", "--purge"] };
+                let ran = place.run(words);
+                let missing = ran.stderr.starts_with("error[session-missing]")
+                    || ran.stderr.starts_with("error[sandbox-missing]");
+                assert!(ran.status == Some(0) || missing, "{ran:?}");
+            }
+        });
+    });
+    place.run(["session", "rm", "s", "--purge"]);
+    assert_eq!(place.run(["sandbox", "ps", "--json"]).json(), json!({"sandboxes": []}));
+    assert_eq!(place.left_running(), Vec::<String>::new());
+    assert_eq!(std::fs::read_dir(place.data().join("sandbox/home/session")).unwrap().count(), 0);
+}

@@ -31,7 +31,7 @@ use crate::store::{
 use crate::{recorded, usage};
 
 /// Time that others may take to start or end the session's sandbox.
-const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A session whose sandbox runs.
 pub struct OpenSession {

@@ -8,6 +8,7 @@ use moltis_sandbox::{Diagnosis, Error, Origin, Result, SessionKey, Setting};
 
 use crate::Overrides;
 use crate::homes;
+use crate::lifecycle::LOCK_PATIENCE;
 use crate::runtime::Runtime;
 use crate::settings::NamedWorkspace;
 use crate::store::{Caller, HistoryCursor, HistoryPage, Session, SessionOverrides, SessionPatch, now_millis};
@@ -105,7 +106,10 @@ impl Runtime {
     /// `session-missing`, those of the store and of the backend. On an error the session is still there.
     pub async fn remove_session(&self, key: &SessionKey, purge: bool) -> Result<Removed> {
         let session = self.existing_session(key).await?;
-        self.stop_sandbox(key).await?;
+        // Held to the end: nobody opens its sandbox anew while its home and its traces go.
+        let lock = self.store().lock_session(session.number, LOCK_PATIENCE).await?;
+        let session = self.locked(&lock, key).await?.ok_or_else(|| missing(key))?;
+        self.end_locked(&lock, &session).await?;
         let backends: Vec<_> = self.registry().all().to_vec();
         for backend in backends {
             backend.purge(&session.sandbox_id).await?;
@@ -113,6 +117,7 @@ impl Runtime {
         let home = purge && self.purge_home(key).await?;
         let removed = key.clone();
         let existed = self.store().run(move |db| db.remove_session(&removed)).await?;
+        drop(lock);
         Ok(Removed { existed, home })
     }
 

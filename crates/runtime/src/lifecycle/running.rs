@@ -9,7 +9,7 @@ use super::LOCK_PATIENCE;
 use crate::homes;
 use crate::recorded;
 use crate::runtime::{Runtime, off_thread};
-use crate::store::{Gone, SandboxState, Session, SessionNumber, StoreError};
+use crate::store::{Gone, SandboxState, Session, SessionLock, SessionNumber, StoreError};
 
 /// What an ended sandbox was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,24 +62,46 @@ impl Runtime {
     pub async fn stop_sandbox(&self, key: &SessionKey) -> Result<Stopped> {
         let session = self.existing_session(key).await?;
         let lock = self.store().lock_session(session.number, LOCK_PATIENCE).await?;
-        let Some(session) = self.session(key).await? else { return Ok(Stopped::Nothing) };
+        match self.locked(&lock, key).await? {
+            Some(session) => self.end_locked(&lock, &session).await,
+            None => Ok(Stopped::Nothing),
+        }
+    }
+
+    /// The session of this key, if it is the one that is locked: it may have been removed and made anew meanwhile.
+    pub(crate) async fn locked(&self, lock: &SessionLock, key: &SessionKey) -> Result<Option<Session>> {
+        Ok(self.session(key).await?.filter(|session| session.number == lock.session()))
+    }
+
+    /// Ends the sandbox of a session that is locked.
+    pub(crate) async fn end_locked(&self, lock: &SessionLock, session: &Session) -> Result<Stopped> {
         let Some(row) = session.sandbox.clone() else { return Ok(Stopped::Nothing) };
-        let why = self.end_known(&lock, &session, &row, Some(Gone::Stopped)).await?;
+        let why = self.end_known(lock, session, &row, Some(Gone::Stopped)).await?;
         Ok(if why == Some(Gone::Stopped) { Stopped::Ended } else { Stopped::Nothing })
     }
 
-    /// Ends a sandbox by its id alone, such as one whose session is not known here.
+    /// Ends a sandbox by its id alone, such as one whose session is not known here, and removes what is left of it.
     ///
     /// # Errors
     /// Those of the store and of the backends.
     pub async fn remove_sandbox(&self, id: &SandboxId) -> Result<()> {
         let wanted = id.clone();
-        if let Some(session) = self.store().run(move |db| db.session_of(&wanted)).await? {
-            self.stop_sandbox(&session.key).await?;
+        let session = self.store().run(move |db| db.session_of(&wanted)).await?;
+        // Held to the end: nobody makes a new one that would be taken for the rest of this one.
+        let mut held = None;
+        if let Some(session) = session {
+            let lock = self.store().lock_session(session.number, LOCK_PATIENCE).await?;
+            match self.locked(&lock, &session.key).await? {
+                Some(session) => drop(self.end_locked(&lock, &session).await?),
+                // Whoever removed the session has ended its sandbox; one there is now is another session's.
+                None => return Ok(()),
+            }
+            held = Some(lock);
         }
         for backend in self.registry().all().to_vec() {
             backend.remove(id).await?;
         }
+        drop(held);
         Ok(())
     }
 
@@ -93,7 +115,7 @@ impl Runtime {
                 Err(StoreError::SessionBusy(_)) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let Some(session) = self.session(&session.key).await? else { continue };
+            let Some(session) = self.locked(&lock, &session.key).await? else { continue };
             let Some(row) = session.sandbox.clone() else { return Ok(true) };
             if let Some((_, running)) = self.find_of(&session).await?
                 && running.activity().await?.operations > 0

@@ -200,7 +200,8 @@ impl StoreError {
                 .fix("end one (`moltis sandbox ps` lists them), or raise `max_sandboxes`"),
             Self::HasSandbox => told.fix("end the sandbox first: `moltis sandbox rm`"),
             Self::SandboxChanged | Self::SessionBusy(_) => told.fix("try again"),
-            Self::Stopped | Self::Override { .. } | Self::NoSession => told,
+            Self::NoSession => told.cause("it was removed meanwhile").fix("try again: a new one is made"),
+            Self::Stopped | Self::Override { .. } => told,
         }
     }
 }
