@@ -76,6 +76,22 @@ fn a_caller_that_is_killed_takes_its_command_with_it_and_nothing_else() {
 }
 
 #[test]
+fn the_next_command_of_the_session_is_told_once_what_was_lost() {
+    let place = Place::new();
+    place.exec(["--session", "s", "true"]);
+    place.exec(["--session", "other", "true"]);
+    let mut caller = start(&place, "s", "touch /tmp/begun; sleep 60");
+    until("it has begun", || inside(&place, "s", "ls /tmp").contains("begun"));
+    caller.kill().unwrap();
+    caller.wait().unwrap();
+    // Another session's command is not the one to tell.
+    assert_eq!(place.exec(["--session", "other", "true"]).without_promises().stderr, "");
+    let told = place.exec(["--session", "s", "--json", "true"]).json();
+    assert_eq!(told["lost"][0]["command"], "touch /tmp/begun; sleep 60", "{told}");
+    assert_eq!(place.exec(["--session", "s", "--json", "true"]).json()["lost"], serde_json::Value::Null);
+}
+
+#[test]
 fn a_caller_that_is_killed_while_it_starts_a_sandbox_leaves_one_that_works_or_none() {
     let place = Place::new();
     let mut lot = Lot(11);

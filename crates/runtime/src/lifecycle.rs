@@ -132,7 +132,7 @@ impl Runtime {
             };
             let Some((session, made)) = session else { return Ok(None) };
             let env = if session.env.is_empty() { Vec::new() } else { db.session_env(session.number)? };
-            let lost = if made { Vec::new() } else { db.sweep_lost()? };
+            let lost = if made { Vec::new() } else { db.sweep_lost_of(session.number)? };
             Ok(Some((session, env, lost, made)))
         });
         let (session, env, lost, made) = read.await?.ok_or_else(|| missing(&request.key))?;
@@ -146,7 +146,6 @@ impl Runtime {
         };
         let choice = settings::choice(self.config(), &stored).value;
         let settings = self.settings(stored, request.key.clone(), Lifetime::Idle(idle)).await?;
-        let lost = lost.into_iter().filter(|lost| lost.session == request.key).collect();
         Ok(Known { session, env, lost, settings, choice })
     }
 

@@ -148,7 +148,7 @@ impl Runtime {
         let session = self.existing_session(key).await?;
         self.settle(&session).await;
         let page = self.store().run(move |db| {
-            db.sweep_lost()?;
+            db.sweep_lost_of(session.number)?;
             db.history(session.number, before, most)
         });
         Ok(page.await?)

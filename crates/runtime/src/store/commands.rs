@@ -217,12 +217,24 @@ impl Database {
     /// # Errors
     /// Those of [`StoreError`].
     pub fn sweep_lost(&mut self) -> Result<Vec<LostCommand>> {
+        self.sweep(1, i64::MAX)
+    }
+
+    /// [`sweep_lost`](Self::sweep_lost) for one session, whose next caller is told.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`].
+    pub fn sweep_lost_of(&mut self, session: SessionNumber) -> Result<Vec<LostCommand>> {
+        self.sweep(session.0, session.0)
+    }
+
+    fn sweep(&mut self, first: i64, last: i64) -> Result<Vec<LostCommand>> {
         let running: Vec<(i64, i64, i64)> = self.read(|c| {
             let mut query = c.prepare_cached(
                 "SELECT session, number, owner FROM commands INDEXED BY commands_running
-                 WHERE state = 'running' AND session > 0 AND owner IS NOT NULL",
+                 WHERE state = 'running' AND session BETWEEN ?1 AND ?2 AND owner IS NOT NULL",
             )?;
-            let rows = query.query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
+            let rows = query.query_map([first, last], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
         })?;
         let mut dead = Vec::new();

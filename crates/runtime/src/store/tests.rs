@@ -636,6 +636,7 @@ fn no_statement_of_a_command_walks_a_table() {
         d.background_commands(number)?;
         d.history(number, None, 10)?;
         d.sweep_lost()?;
+        d.sweep_lost_of(number)?;
         d.instance()?;
         d.remove_session(&key("t"))?;
         Ok(())
