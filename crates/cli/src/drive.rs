@@ -86,7 +86,10 @@ pub async fn on_terminal(
 ) -> Result<Driven, Failure> {
     let raw = terminal::RawMode::enter()?;
     let mut printer = Printer::on_terminal(None);
-    let driven = drive(place, request, signals, async |_, event| printer.print(event).await).await;
+    let driven = tokio::select! {
+        driven = drive(place, request, signals, async |_, event| printer.print(event).await) => driven,
+        never = raw.keep() => match never {},
+    };
     // What it drew comes first, and then what puts the screen back; a terminal that takes no more is not waited for.
     let finished = tokio::time::timeout(PATIENCE, signals.race(printer.finish(), || true)).await;
     drop(raw);

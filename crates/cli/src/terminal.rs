@@ -1,5 +1,6 @@
 //! Our own terminal while a command runs on one inside: raw mode, put back whatever happens, and its size.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,11 +9,15 @@ use moltis_sandbox::Diagnosis;
 use moltis_sandbox::exec::TerminalSize;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
+use rustix::process::{Signal, getpid, kill_process};
+use tokio::signal::unix::{SignalKind, signal};
+
 use crate::failure::Failure;
 
 /// Raw mode of standard input; dropping it puts the old mode back.
 pub struct RawMode {
     before: Termios,
+    raw: Termios,
 }
 
 impl RawMode {
@@ -23,7 +28,28 @@ impl RawMode {
         let mut raw = before.clone();
         raw.make_raw();
         tcsetattr(&stdin, OptionalActions::Now, &raw).map_err(|_| not_a_terminal())?;
-        Ok(Self { before })
+        Ok(Self { before, raw })
+    }
+
+    /// While we are stopped from outside whoever has the terminal meanwhile finds the old mode, and when we go on it is
+    /// raw again.
+    pub async fn keep(&self) -> Infallible {
+        let of = |wanted: Signal| signal(SignalKind::from_raw(wanted.as_raw()));
+        let (Ok(mut stopped), Ok(mut continued)) = (of(Signal::TSTP), of(Signal::CONT)) else {
+            return std::future::pending().await;
+        };
+        loop {
+            tokio::select! {
+                _ = stopped.recv() => {
+                    self.leave();
+                    // It stops us here, until somebody lets us go on.
+                    let _ = kill_process(getpid(), Signal::STOP);
+                }
+                _ = continued.recv() => {}
+            }
+            // The terminal may be gone; what runs on it hears of that by itself.
+            let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.raw);
+        }
     }
 
     /// Puts the old mode back.

@@ -5,6 +5,7 @@ mod bad_input;
 mod completions;
 mod config;
 mod exec;
+mod files;
 mod lasting;
 mod process;
 mod sandbox;

@@ -238,6 +238,27 @@ fn the_terminal_is_put_back_whatever_happens() {
 }
 
 #[test]
+fn it_can_be_stopped_from_outside_and_goes_on() {
+    let Some(tmux) = Tmux::start("a shell that is stopped") else { return };
+    tmux.shell("");
+    let device = tmux.tmux(&["display-message", "-p", "#{pane_tty}"]);
+    let is_raw = || {
+        let settings = Command::new("stty").args(["-a", "-F", device.trim()]).output().unwrap();
+        String::from_utf8(settings.stdout).unwrap().contains("-icanon")
+    };
+    assert!(is_raw());
+    kill_process(tmux.moltis(), Signal::TSTP).unwrap();
+    tmux.until("outside again", |screen| screen.trim_end().ends_with("outside>"));
+    assert!(!is_raw());
+    tmux.line("fg");
+    tmux.until("raw again", |_| is_raw());
+    tmux.answers("echo went on", "went on");
+    tmux.line("exit 6");
+    tmux.until("outside at last", |screen| screen.trim_end().ends_with("outside>"));
+    assert!(!is_raw());
+}
+
+#[test]
 fn a_program_runs_instead_of_a_shell() {
     let Some(tmux) = Tmux::start("a program on a terminal") else { return };
     let program = env!("CARGO_BIN_EXE_moltis");

@@ -98,10 +98,17 @@ async fn streamed(
     signals: &mut Signals,
 ) -> Result<i32, Failure> {
     let timeout = request.timeout;
-    let raw = request.terminal.map(|_| terminal::RawMode::enter()).transpose()?;
+    let raw = match request.terminal {
+        // Once the terminal is raw, lines of ours would not begin at its edge.
+        Some(_) => {
+            place.warn();
+            Some(terminal::RawMode::enter()?)
+        }
+        None => None,
+    };
     let mut printer = if raw.is_some() { Printer::on_terminal(cap) } else { Printer::new(cap) };
     let driven = drive(place, request, signals, async |place, event| {
-        if let ExecEvent::Started(_) = event {
+        if let (ExecEvent::Started(_), None) = (&event, &raw) {
             // Only now is it certain that there is something to be said of.
             place.warn();
         }

@@ -46,10 +46,11 @@ impl<'a> Part<'a> {
                 Err(errno) => return Err(errno),
             };
             let part = Self { directory, name, file, named: false };
-            // Between its making and its lock somebody else may have taken it for one that was left.
-            if flock(&part.file, FlockOperation::NonBlockingLockExclusive).is_ok()
-                && fstat(&part.file)?.st_nlink > 0
-            {
+            // Between its making and its lock somebody else may have taken it for one that was left. Where there are no
+            // locks nothing is ever taken for that.
+            let is_taken =
+                flock(&part.file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK);
+            if !is_taken && fstat(&part.file)?.st_nlink > 0 {
                 return Ok(part);
             }
         }

@@ -241,6 +241,13 @@ async fn trees_come_through_both_ends_as_they_are() {
     assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o750);
     assert_eq!(fs::metadata(&to).unwrap().mtime(), 1);
     assert_eq!(fs::read_link(to.join("deep/link")).unwrap(), Path::new("../run"));
+    // A folder that is there keeps its mode.
+    fs::set_permissions(to.join("deep"), fs::Permissions::from_mode(0o700)).unwrap();
+    let tar = local_files::read_tree(&from, b"").await.unwrap();
+    local_files::write_tree(&to, tar, metadata(0o777), true).await.unwrap();
+    for (folder, mode) in [(to.join("deep"), 0o700), (to.join("deep/er"), 0o755), (to.clone(), 0o750)] {
+        assert_eq!(fs::metadata(folder).unwrap().mode() & 0o7777, mode);
+    }
     let (a, b) = (fs::metadata(from.join("run")).unwrap(), fs::metadata(to.join("run")).unwrap());
     assert_eq!(a.mtime(), b.mtime());
     for folder in [&from, &to] {

@@ -120,17 +120,20 @@ impl Unpacking {
         }
         let (above, name) = split(&item.path);
         let parent = self.beneath.directory(above, &item.path)?;
-        match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let is_new = match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(errno) => return Err(failed(&item.path, errno)),
-        }
+        };
         let directory = object::directory(parent, name).map_err(|why| not_opened(&item.path, why))?;
         self.done.summary.entries += 1;
-        if !self.rules.exact {
+        // One that was there keeps its mode and its time: whoever keeps it closed has a reason.
+        if !self.rules.exact || !is_new {
             return Ok(());
         }
-        // It stays passable for its owner until all is unpacked. One that is somebody else's keeps its mode.
-        let _ = fchmod(&directory, Mode::from_raw_mode(((item.mode & object::MODE) | 0o700) as _));
+        // It stays passable for its owner until all is unpacked.
+        fchmod(&directory, Mode::from_raw_mode(((item.mode & object::MODE) | 0o700) as _))
+            .map_err(|e| failed(&item.path, e))?;
         item.raw = Vec::new();
         remember(&mut self.directories, &mut self.remembered[0], item);
         Ok(())
