@@ -1,6 +1,8 @@
 //! A backend that breaks one promise at a time. The suite is held against it: it must fail, and in the right places only.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,8 +11,8 @@ use moltis_sandbox::exec::{ExecEvents, ProcessId, TerminalSize};
 use moltis_sandbox::files::{EntryStream, FileContent, TreeSummary, WriteOptions};
 use moltis_sandbox::{
     Activity, Backend, BackendName, ByteStream, Detection, Duplex, Exec, ExecControl, ExecEvent, ExecRequest,
-    Files, Forwarder, GuestPath, Metadata, MountMode, Outcome, ProcessInfo, Result, Sandbox, SandboxId,
-    SandboxRecord, SandboxSpec, Status,
+    Files, Forwarder, GuestPath, Lifetime, Metadata, MountMode, Outcome, ProcessInfo, Result, Sandbox,
+    SandboxId, SandboxRecord, SandboxSpec, SessionKey, Status,
 };
 
 /// One broken promise.
@@ -54,11 +56,29 @@ pub enum Fault {
     WritesHalves,
     /// The terminal never hears of its new size.
     IgnoresResize,
+    /// Whatever runs under the key is adopted, though it is of another spec.
+    AdoptsOtherSpecs,
+    /// Adopting starts what is not there.
+    AdoptStarts,
+    /// Finding starts again what was closed.
+    FindStarts,
+    /// It is never said to be in use.
+    NeverInUse,
+    /// Asking how long it has been idle is taken for use.
+    AskingIsUse,
+    /// An idle sandbox does not end.
+    NeverIdle,
+    /// A sandbox that has ended is handed out again.
+    KeepsTheDead,
+    /// Each opening of a session makes a sandbox.
+    ForgetsSessions,
+    /// What is kept of a session is not purged.
+    NeverPurges,
 }
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 28] = [
         Self::LosesTimeOut,
         Self::MergesStreams,
         Self::DropsBytes,
@@ -78,6 +98,15 @@ impl Fault {
         Self::Overwrites,
         Self::WritesHalves,
         Self::IgnoresResize,
+        Self::AdoptsOtherSpecs,
+        Self::AdoptStarts,
+        Self::FindStarts,
+        Self::NeverInUse,
+        Self::AskingIsUse,
+        Self::NeverIdle,
+        Self::KeepsTheDead,
+        Self::ForgetsSessions,
+        Self::NeverPurges,
     ];
 
     /// Its name in kebab-case.
@@ -95,12 +124,17 @@ impl Fault {
 
 /// Wraps a backend so that it breaks this promise.
 pub fn broken(inner: Arc<dyn Backend>, fault: Fault) -> Arc<dyn Backend> {
-    Arc::new(BrokenBackend { inner, fault })
+    Arc::new(BrokenBackend { inner, fault, opened: Mutex::default() })
 }
+
+/// A sandbox and the spec that it was opened for.
+type Opened = (SandboxSpec, Arc<dyn Sandbox>);
 
 struct BrokenBackend {
     inner: Arc<dyn Backend>,
     fault: Fault,
+    /// What was opened here, by id.
+    opened: Mutex<HashMap<SandboxId, Opened>>,
 }
 
 #[async_trait]
@@ -123,15 +157,49 @@ impl Backend for BrokenBackend {
         if self.fault == Fault::IgnoresLimits {
             spec.limits = moltis_sandbox::Limits::default();
         }
-        Ok(self.wrap(self.inner.open(&spec).await?))
+        if self.fault == Fault::NeverIdle
+            && let Lifetime::Idle(idle) = &mut spec.lifetime
+        {
+            *idle *= 100;
+        }
+        if self.fault == Fault::KeepsTheDead
+            && let Some((former, sandbox)) = self.opened(&spec.id())
+            && former.fingerprint() == spec.fingerprint()
+        {
+            return Ok(sandbox);
+        }
+        if self.fault == Fault::ForgetsSessions
+            && spec.lifetime != Lifetime::Ephemeral
+            && let Some(key) = SessionKey::new(format!("{} {}", spec.key, crate::context::unique()))
+        {
+            spec.key = key;
+        }
+        let sandbox = self.wrap(self.inner.open(&spec).await?);
+        if matches!(self.fault, Fault::KeepsTheDead | Fault::FindStarts) {
+            let opened = (spec.clone(), sandbox.clone());
+            self.opened.lock().unwrap_or_else(PoisonError::into_inner).insert(spec.id(), opened);
+        }
+        Ok(sandbox)
     }
 
     async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
-        Ok(self.inner.adopt(spec).await?.map(|inner| self.wrap(inner)))
+        let found = match self.fault {
+            Fault::AdoptsOtherSpecs => self.inner.find(&spec.id()).await?,
+            Fault::AdoptStarts => Some(self.inner.open(spec).await?),
+            _ => self.inner.adopt(spec).await?,
+        };
+        Ok(found.map(|inner| self.wrap(inner)))
     }
 
     async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
-        Ok(self.inner.find(id).await?.map(|inner| self.wrap(inner)))
+        let mut found = self.inner.find(id).await?;
+        if found.is_none()
+            && self.fault == Fault::FindStarts
+            && let Some((spec, _)) = self.opened(id)
+        {
+            found = Some(self.inner.open(&spec).await?);
+        }
+        Ok(found.map(|inner| self.wrap(inner)))
     }
 
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
@@ -143,11 +211,18 @@ impl Backend for BrokenBackend {
     }
 
     async fn purge(&self, id: &SandboxId) -> Result<()> {
+        if self.fault == Fault::NeverPurges {
+            return Ok(());
+        }
         self.inner.purge(id).await
     }
 }
 
 impl BrokenBackend {
+    fn opened(&self, id: &SandboxId) -> Option<Opened> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner).get(id).cloned()
+    }
+
     fn wrap(&self, inner: Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
         let fault = self.fault;
         Arc::new(BrokenSandbox { files: BrokenFiles { inner: inner.clone(), fault }, inner, fault })
@@ -302,7 +377,12 @@ impl Sandbox for BrokenSandbox {
     }
 
     async fn activity(&self) -> Result<Activity> {
-        self.inner.activity().await
+        let activity = self.inner.activity().await?;
+        Ok(match self.fault {
+            Fault::NeverInUse => Activity { operations: 0, ..activity },
+            Fault::AskingIsUse => Activity { idle: Duration::ZERO, ..activity },
+            _ => activity,
+        })
     }
 
     async fn exec(&self, mut request: ExecRequest) -> Result<Exec> {
@@ -319,7 +399,7 @@ impl Sandbox for BrokenSandbox {
                 if let Ok(mut exec) = self.inner.exec(first).await {
                     // Long enough for what is short, and not for what waits.
                     let running = async { while exec.events.next().await.is_some() {} };
-                    let _ = tokio::time::timeout(std::time::Duration::from_millis(300), running).await;
+                    let _ = tokio::time::timeout(Duration::from_millis(300), running).await;
                 }
             }
             _ => {}

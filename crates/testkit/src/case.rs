@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use moltis_sandbox::{Guarantees, Promise};
 use serde::{Deserialize, Serialize};
 
 use crate::Ctx;
@@ -14,6 +15,9 @@ pub type Run = for<'a> fn(&'a Ctx) -> Pin<Box<dyn Future<Output = Result<Verdict
 
 /// The same attack where nothing defends: run by the host as a plain child process, or in a weaker setting.
 pub type ControlRun = for<'a> fn(&'a Ctx) -> Pin<Box<dyn Future<Output = Result<Control, Fail>> + 'a>>;
+
+/// A promise that a case needs from the backend.
+pub type Needs = fn(&Guarantees) -> &Promise;
 
 /// One promise and how it is judged.
 #[derive(Clone)]
@@ -26,6 +30,9 @@ pub struct Case {
     pub limit: Duration,
     /// Whether it needs the machine for itself, because it measures or uses it up.
     pub alone: bool,
+    /// The promise without which there is nothing to judge: where a backend declares that it does not keep it, the case
+    /// does not run and is said to be declared, never passed.
+    pub needs: Option<Needs>,
     /// For an attack: shows that it works where nothing defends.
     pub control: Option<ControlRun>,
     /// The case itself.
@@ -35,7 +42,7 @@ pub struct Case {
 impl Case {
     /// A case with the usual limit of half a minute.
     pub const fn new(id: &'static str, run: Run) -> Self {
-        Self { id, law: None, limit: Duration::from_secs(30), alone: false, control: None, run }
+        Self { id, law: None, limit: Duration::from_secs(30), alone: false, needs: None, control: None, run }
     }
 
     /// Names the law that it proves.
@@ -56,6 +63,13 @@ impl Case {
     #[must_use]
     pub const fn alone(mut self) -> Self {
         self.alone = true;
+        self
+    }
+
+    /// Names the promise that it needs.
+    #[must_use]
+    pub const fn needs(mut self, promise: Needs) -> Self {
+        self.needs = Some(promise);
         self
     }
 
@@ -84,8 +98,8 @@ impl fmt::Debug for Case {
 pub enum Verdict {
     /// The promise holds.
     Pass,
-    /// The backend says that it does not keep this, and refuses or lists it as it must.
-    Refused(String),
+    /// The backend declares that it does not keep this, for this reason. Where it can be asked for, it refuses or lists it.
+    Declared(String),
     /// The defence held, but this machine or user cannot show the attack working without it.
     Uncontrolled(String),
 }

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use moltis_sandbox::{
-    Backend, BackendName, Detection, Guarantees, Lifetime, Mount, MountMode, Origin, Promise, Sandbox,
-    SandboxSpec, SessionKey, Setting, judge,
+    Backend, Detection, Guarantees, Lifetime, Mount, MountMode, Origin, Promise, Sandbox, SandboxSpec,
+    SessionKey, Setting, judge,
 };
 use tempfile::TempDir;
 
+use crate::leak::Whereabouts;
 use crate::subject::{Folders, Make, Subject, folder};
 use crate::{Fail, Leak, Marker};
 
@@ -31,6 +32,7 @@ pub struct Ctx {
     /// Its data and configuration directories.
     pub folders: Folders,
     make: Make,
+    beside: Vec<Make>,
     scratch: TempDir,
     open: Mutex<Vec<(Arc<dyn Sandbox>, Leak)>>,
     markers: Mutex<Vec<Marker>>,
@@ -54,6 +56,7 @@ impl Ctx {
             guarantees,
             folders,
             make: subject.make.clone(),
+            beside: subject.beside.clone(),
             scratch,
             open: Mutex::default(),
             markers: Mutex::default(),
@@ -68,6 +71,18 @@ impl Ctx {
     /// Another instance over the same folders, as another process would have it.
     pub fn backend_again(&self) -> Arc<dyn Backend> {
         (self.make)(&self.folders)
+    }
+
+    /// The other backends over the same folders that are usable here.
+    pub async fn neighbours(&self) -> Vec<Arc<dyn Backend>> {
+        let mut usable = Vec::new();
+        for make in &self.beside {
+            let backend = make(&self.folders);
+            if matches!(backend.detect().await, Detection::Usable(_)) {
+                usable.push(backend);
+            }
+        }
+        usable
     }
 
     /// A folder that lasts as long as the case.
@@ -101,6 +116,13 @@ impl Ctx {
         Ok(spec)
     }
 
+    /// The same for a session's sandbox, which ends after this long without use.
+    pub fn session(&self, idle: Duration) -> Result<SandboxSpec, Fail> {
+        let mut spec = self.spec()?;
+        spec.lifetime = Lifetime::Idle(idle);
+        Ok(spec)
+    }
+
     /// A spec with this workspace.
     pub fn spec_with_workspace(&self, source: &Path, mode: MountMode) -> Result<SandboxSpec, Fail> {
         let mut spec = self.spec()?;
@@ -118,9 +140,19 @@ impl Ctx {
 
     /// Takes a sandbox into the care of the case.
     pub async fn keep(&self, sandbox: Arc<dyn Sandbox>) -> Result<Place, Fail> {
-        let leak = if self.shared_kernel() { Leak::watch(sandbox.as_ref()).await? } else { Leak::default() };
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).push((sandbox.clone(), leak));
-        Ok(Place { sandbox, shared_kernel: self.shared_kernel() })
+        let shared_kernel = self.shared_kernel();
+        let mut open = (sandbox.clone(), Leak::default());
+        // Taken into care first: what cannot be looked at is closed with the case all the same.
+        let looked = Leak::watch(sandbox.as_ref(), shared_kernel).await.map(|(leak, whereabouts)| {
+            open.1 = leak;
+            whereabouts
+        });
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).push(open);
+        let Whereabouts { cwd, home } = looked?;
+        // Where nothing of the host's files shows, /tmp is the sandbox's own; elsewhere it is everybody's.
+        let tmp = if self.guarantees.filesystem.is_held() { "/tmp".to_owned() } else { cwd.clone() };
+        let room = if self.guarantees.home.is_held() { home.clone() } else { tmp.clone() };
+        Ok(Place { sandbox, shared_kernel, cwd, home, tmp, room })
     }
 
     /// A sandbox of the smallest spec.
@@ -152,10 +184,8 @@ impl Ctx {
                 crate::ensure!(!reason.is_empty(), "no reason given");
                 Ok(Some(reason.clone()))
             }
-            // Where commands run on the host by name, what was asked for is listed instead.
-            (Promise::NotEnforced(reason), Ok(left_off))
-                if matches!(self.backend.name(), BackendName::RestrictedHost | BackendName::None) =>
-            {
+            // Where nothing is isolated, what was asked for may be listed instead.
+            (Promise::NotEnforced(reason), Ok(left_off)) if !self.guarantees.filesystem.is_held() => {
                 crate::ensure!(
                     left_off.iter().any(|n| n.key.contains(key) && n.reason == *reason),
                     "`{key}` is neither refused nor listed: {left_off:?}"
@@ -194,6 +224,7 @@ impl Ctx {
             }
         }
         left.extend(crate::leak::mounts_below(self.scratch.path()));
+        left.extend(crate::leak::workers(self.scratch.path()));
         // A sandbox that ended by itself takes its folder along a moment later.
         for _ in 0..60 {
             if crate::leak::run_folders(&self.folders.data).is_empty() {
@@ -214,6 +245,22 @@ pub struct Place {
     pub sandbox: Arc<dyn Sandbox>,
     /// Whether the host sees its processes.
     pub shared_kernel: bool,
+    /// Where its commands start.
+    pub cwd: String,
+    /// Its `$HOME`. A place for files only where the backend keeps a home.
+    pub home: String,
+    /// A folder for a case's files: empty at first and nobody else's, unless a workspace was named where nothing is
+    /// isolated.
+    pub tmp: String,
+    /// A folder for large files: the home where there is one, else [`tmp`](Self::tmp).
+    pub room: String,
+}
+
+impl Place {
+    /// A path in the folder for files.
+    pub fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.tmp)
+    }
 }
 
 impl Deref for Place {

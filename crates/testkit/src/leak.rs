@@ -11,6 +11,15 @@ use moltis_sandbox::{Command, ExecEvent, ExecRequest, Sandbox};
 
 use crate::{Fail, fail, process};
 
+/// Where a sandbox says that its things are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Where commands start.
+    pub cwd: String,
+    /// `$HOME`.
+    pub home: String,
+}
+
 /// The marks of one sandbox on a shared kernel.
 #[derive(Debug, Default)]
 pub struct Leak {
@@ -21,10 +30,11 @@ pub struct Leak {
 }
 
 impl Leak {
-    /// Notes the namespaces and cgroups of a running sandbox that are not this process's own.
-    pub async fn watch(sandbox: &dyn Sandbox) -> Result<Self, Fail> {
+    /// Asks a running sandbox where things are and, on a shared kernel, notes its namespaces and cgroups that are not this
+    /// process's own.
+    pub async fn watch(sandbox: &dyn Sandbox, shared_kernel: bool) -> Result<(Self, Whereabouts), Fail> {
         // The command stays while the host looks at it: the agent itself does not let itself be looked at.
-        let line = "readlink /proc/self/ns/pid /proc/self/ns/net /proc/self/ns/mnt /proc/self/ns/ipc \
+        let line = "pwd; echo \"$HOME\"; readlink /proc/self/ns/pid /proc/self/ns/net /proc/self/ns/mnt /proc/self/ns/ipc \
                     /proc/self/ns/user /proc/self/ns/cgroup /proc/self/ns/uts; echo over; cat; exit 0";
         let mut request = ExecRequest::new(Command::Shell(OsString::from(line)));
         request.timeout = Some(Duration::from_secs(20));
@@ -41,11 +51,11 @@ impl Leak {
             }
         }
         let own: BTreeSet<String> = process::namespaces(std::process::id()).into_iter().collect();
-        let namespaces: BTreeSet<String> = String::from_utf8_lossy(&text)
-            .lines()
-            .filter(|ns| ns.contains(":[") && !own.contains(*ns))
-            .map(str::to_owned)
-            .collect();
+        let text = String::from_utf8_lossy(&text);
+        let mut lines = text.lines().map(str::to_owned);
+        let (cwd, home) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
+        let namespaces: BTreeSet<String> =
+            lines.filter(|ns| shared_kernel && ns.contains(":[") && !own.contains(ns)).collect();
         let own_groups: BTreeSet<PathBuf> = process::cgroups(std::process::id()).into_iter().collect();
         let mut leak = Self { namespaces, ..Self::default() };
         for pid in leak.members() {
@@ -62,7 +72,7 @@ impl Leak {
             // Numbers that may be given away mean nothing; what is marked or lies in a folder is still found.
             leak.namespaces.clear();
         }
-        Ok(leak)
+        Ok((leak, Whereabouts { cwd, home }))
     }
 
     /// Whether anything was found by which to know the sandbox again.
@@ -126,6 +136,15 @@ impl Leak {
         }
         Ok(())
     }
+}
+
+/// Processes of the host that work in a folder or below it.
+pub fn workers(folder: &Path) -> Vec<String> {
+    process::pids()
+        .into_iter()
+        .filter(|pid| std::fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|cwd| cwd.starts_with(folder)))
+        .map(|pid| format!("process {pid} ({}) works in the case's folder", process::command_line(pid)))
+        .collect()
 }
 
 /// Mounts of this process's namespace that lie beneath a folder.

@@ -38,12 +38,12 @@ impl Marker {
 
     /// How many processes of the sandbox carry it, seen from inside by another command.
     pub async fn inside(&self, place: &Place) -> Result<usize, Fail> {
-        // The pattern is put together by the shell, so that the shell's own command line does not match.
+        // The pattern is put together by the shell and read from a pipe, so that no command line but the right ones holds it.
         let (head, tail) = self.0.split_at(3);
         let line = format!(
-            "a={head}; b={tail}; n=0; for p in /proc/[0-9]*; do \
-             read -r l 2>/dev/null <$p/cmdline; \
-             if [ \"$(tr '\\0' ' ' 2>/dev/null <$p/cmdline)\" = \"sleep $a$b \" ]; then n=$((n+1)); fi; \
+            "a={head}; b={tail}; n=0; \
+             for p in $(echo $a$b | grep -lzxF -f - /proc/[0-9]*/cmdline 2>/dev/null); do \
+             if [ \"$(tr '\\0' ' ' 2>/dev/null <$p)\" = \"sleep $a$b \" ]; then n=$((n+1)); fi; \
              done; echo $n"
         );
         let ran = place.run(shell(line)).await?;

@@ -10,7 +10,7 @@ use crate::{Case, Verdict};
 pub fn word(report: &Report) -> &'static str {
     match &report.result {
         Ok(Verdict::Pass) => "pass",
-        Ok(Verdict::Refused(_)) => "refused",
+        Ok(Verdict::Declared(_)) => "declared",
         Ok(Verdict::Uncontrolled(_)) => "pass, no control",
         Err(_) => "FAIL",
     }
@@ -22,7 +22,7 @@ pub fn line(report: &Report) -> String {
         format!("{:<16} {:<44} {:>6} ms  {}", word(report), report.id, report.millis, report.subject);
     match &report.result {
         Ok(Verdict::Pass) => {}
-        Ok(Verdict::Refused(why) | Verdict::Uncontrolled(why)) => {
+        Ok(Verdict::Declared(why) | Verdict::Uncontrolled(why)) => {
             let _ = write!(line, "\n    {why}");
         }
         Err(fail) => {
@@ -60,7 +60,7 @@ pub fn markdown(cases: &[Case], reports: &[Report]) -> String {
             };
             let _ = write!(text, " {}", word(report));
             // What a failure says names files of one machine; it belongs to the terminal, not into the docs.
-            if let Ok(Verdict::Refused(why) | Verdict::Uncontrolled(why)) = &report.result {
+            if let Ok(Verdict::Declared(why) | Verdict::Uncontrolled(why)) = &report.result {
                 let place = notes.iter().position(|n| n == why).unwrap_or_else(|| {
                     notes.push(why.clone());
                     notes.len() - 1
@@ -98,11 +98,11 @@ mod tests {
         let reports = [
             report(0, "a", Ok(Verdict::Pass)),
             report(1, "a", Err(Fail::new("x"))),
-            report(0, "b", Ok(Verdict::Refused("no cgroup".into()))),
+            report(0, "b", Ok(Verdict::Declared("no cgroup".into()))),
         ];
         let law = |n: usize| cases[n].law.map(|l| l.to_string()).unwrap_or_default();
         let expected = format!(
-            "| case | law | a | b |\n|---|---|---|---|\n| `{}` | {} | pass | refused (1) |\n| `{}` | {} | FAIL | |\n\
+            "| case | law | a | b |\n|---|---|---|---|\n| `{}` | {} | pass | declared (1) |\n| `{}` | {} | FAIL | |\n\
              \n1. no cgroup\n",
             cases[0].id,
             law(0),

@@ -81,6 +81,17 @@ pub fn parent(pid: u32) -> Option<u32> {
     text.lines().find_map(|l| l.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
+/// Processes that have ended and were not waited for.
+pub fn is_zombie(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .is_ok_and(|text| text.lines().any(|line| line.starts_with("State:\tZ")))
+}
+
+/// The children of a process.
+pub fn children(of: u32) -> Vec<u32> {
+    pids().into_iter().filter(|pid| parent(*pid) == Some(of)).collect()
+}
+
 /// A process and everything that descends from it.
 pub fn descent(root: u32) -> Vec<u32> {
     let all: Vec<(u32, u32)> = pids().into_iter().filter_map(|p| Some((p, parent(p)?))).collect();

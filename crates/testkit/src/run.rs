@@ -194,6 +194,13 @@ impl Place {
         self.run(shell(line)).await
     }
 
+    /// Fails unless its folder for files is still empty, which shows that a command did not run.
+    pub async fn is_empty(&self) -> Result<(), Fail> {
+        let there = self.out(format!("ls -A {}", self.tmp)).await?;
+        ensure!(there.is_empty(), "something ran: {there:?}");
+        Ok(())
+    }
+
     /// Runs a shell line that must succeed, and returns what it printed.
     pub async fn out(&self, line: impl Into<Vec<u8>>) -> Result<String, Fail> {
         Ok(self.sh(line).await?.good()?.text())

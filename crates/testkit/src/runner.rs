@@ -54,12 +54,8 @@ pub async fn run_here(subject: &Subject, case: &Case) -> Report {
 
 async fn judged(subject: &Subject, case: &Case) -> Result<Verdict, Fail> {
     let ctx = Ctx::new(subject).await?;
-    if case.chapter() == "attack" && !ctx.guarantees.filesystem.is_held() {
-        // Where nothing is isolated an attack would be one on this machine.
-        return Ok(Verdict::Refused(match &ctx.guarantees.filesystem {
-            Promise::NotEnforced(reason) => reason.clone(),
-            Promise::Held => String::new(),
-        }));
+    if let Some(Promise::NotEnforced(reason)) = case.needs.map(|needs| needs(&ctx.guarantees)) {
+        return Ok(Verdict::Declared(reason.clone()));
     }
     let controlled = match case.control {
         None => Control::Works,

@@ -31,6 +31,8 @@ pub struct Subject {
     pub name: String,
     /// How to make one.
     pub make: Make,
+    /// Other backends over the same folders, whose sandboxes it must leave alone.
+    pub beside: Vec<Make>,
 }
 
 impl Subject {
@@ -39,7 +41,14 @@ impl Subject {
         name: impl Into<String>,
         make: impl Fn(&Folders) -> Arc<dyn Backend> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.into(), make: Arc::new(make) }
+        Self { name: name.into(), make: Arc::new(make), beside: Vec::new() }
+    }
+
+    /// Names another backend that may work over the same folders.
+    #[must_use]
+    pub fn beside(mut self, other: &Self) -> Self {
+        self.beside.push(other.make.clone());
+        self
     }
 
     /// The same backend, wrapped.
@@ -50,7 +59,8 @@ impl Subject {
         wrap: impl Fn(Arc<dyn Backend>) -> Arc<dyn Backend> + Send + Sync + 'static,
     ) -> Self {
         let make = self.make.clone();
-        Self { name: name.into(), make: Arc::new(move |folders: &Folders| wrap(make(folders))) }
+        let make: Make = Arc::new(move |folders: &Folders| wrap(make(folders)));
+        Self { name: name.into(), make, beside: self.beside.clone() }
     }
 }
 

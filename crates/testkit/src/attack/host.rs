@@ -196,7 +196,7 @@ async fn abstract_sockets_open(ctx: &Ctx) -> Result<Verdict, Fail> {
     let mut spec = ctx.spec()?;
     spec.network = Setting::new(Network::Open, Origin::Flag);
     if let Some(reason) = ctx.refused(&ctx.guarantees.network_open, &spec, "network")? {
-        return Ok(Verdict::Refused(reason));
+        return Ok(Verdict::Declared(reason));
     }
     abstract_sockets_from(&ctx.open(&spec).await?).await?;
     Ok(Verdict::Pass)
@@ -216,7 +216,7 @@ async fn host_ports_control(_ctx: &Ctx) -> Result<Control, Fail> {
 
 async fn host_ports(ctx: &Ctx) -> Result<Verdict, Fail> {
     if let moltis_sandbox::Promise::NotEnforced(reason) = &ctx.guarantees.network_blocked {
-        return Ok(Verdict::Refused(reason.clone()));
+        return Ok(Verdict::Declared(reason.clone()));
     }
     let (calls, task) = port_calls().await?;
     let found = inside(&ctx.place().await?, &refs(&calls)).await?;
@@ -318,7 +318,7 @@ async fn planted_links(ctx: &Ctx) -> Result<Verdict, Fail> {
     let (secret, beside) = plant(ctx, &source)?;
     let spec = ctx.spec_with_workspace(&source, MountMode::Rw)?;
     if let Some(reason) = ctx.refused(&ctx.guarantees.workspace, &spec, "workspace")? {
-        return Ok(Verdict::Refused(reason));
+        return Ok(Verdict::Declared(reason));
     }
     let place = ctx.open(&spec).await?;
     lead_nowhere(&place, "/workspace", &secret, &beside).await?;
@@ -327,7 +327,7 @@ async fn planted_links(ctx: &Ctx) -> Result<Verdict, Fail> {
 
 async fn planted_home(ctx: &Ctx) -> Result<Verdict, Fail> {
     if let moltis_sandbox::Promise::NotEnforced(reason) = &ctx.guarantees.home {
-        return Ok(Verdict::Refused(reason.clone()));
+        return Ok(Verdict::Declared(reason.clone()));
     }
     let spec = ctx.spec()?;
     let (secret, beside) = plant(ctx, &spec.home.clone().unwrap_or_default())?;

@@ -18,7 +18,9 @@ const PROBES: &str = include_str!("probes.py");
 
 /// Every attack, in the order of the matrix.
 pub fn all() -> Vec<Case> {
-    [host::cases(), kernel::cases(), agent::cases(), resources::cases()].concat()
+    let all = [host::cases(), kernel::cases(), agent::cases(), resources::cases()].concat();
+    // Where nothing is isolated an attack would be one on this machine.
+    all.into_iter().map(|case| case.needs(|promised| &promised.filesystem)).collect()
 }
 
 /// One probe: how it is called inside and how as the control.

@@ -38,7 +38,7 @@ async fn fork_bomb(ctx: &Ctx) -> Result<Verdict, Fail> {
     let mut spec = ctx.spec()?;
     spec.limits.pids = Some(Setting::new(64, Origin::Flag));
     if let Some(reason) = ctx.refused(&ctx.guarantees.pids, &spec, "resource_limits.pids_max")? {
-        return Ok(Verdict::Refused(reason));
+        return Ok(Verdict::Declared(reason));
     }
     let place = ctx.open(&spec).await?;
     // First a bomb that stops by itself: if it is not stopped, the real one must not be lit.
@@ -73,7 +73,7 @@ async fn memory_control(_ctx: &Ctx) -> Result<Control, Fail> {
 async fn memory_bomb(ctx: &Ctx) -> Result<Verdict, Fail> {
     let spec = limited(ctx)?;
     if let Some(reason) = ctx.refused(&ctx.guarantees.memory, &spec, "resource_limits.memory_limit")? {
-        return Ok(Verdict::Refused(reason));
+        return Ok(Verdict::Declared(reason));
     }
     let place = ctx.open(&spec).await?;
     all_stopped(&inside(&place, &["much-memory=256"]).await?)?;

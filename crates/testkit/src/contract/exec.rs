@@ -1,5 +1,6 @@
 //! Commands: what runs, where, with what environment, and how it is said that something cannot run.
 
+use std::path::Path;
 use std::time::Duration;
 
 use moltis_sandbox::{Command, Ending, Error, ExecEvent, ExecRequest, GuestPath, MountMode, Status};
@@ -23,12 +24,16 @@ pub(super) fn cases() -> Vec<Case> {
         case!("exec.cwd", cwd),
         case!("exec.cwd-missing", cwd_missing).law(6),
         case!("exec.environment", environment),
+        case!("exec.environment-is-that-alone", environment_alone).needs(|promised| &promised.environment),
         case!("exec.environment-bad-name", environment_bad_name),
-        case!("exec.identity", identity),
+        case!("exec.identity", identity).needs(|promised| &promised.filesystem),
         case!("exec.duration", duration),
         case!("exec.events-in-order", events_in_order),
         case!("exec.runs-once", runs_once).law(6),
         case!("exec.sessions-apart", sessions_apart).law(7),
+        case!("exec.sessions-processes-apart", sessions_processes_apart)
+            .law(7)
+            .needs(|promised| &promised.filesystem),
         case!("exec.tools", tools),
     ]
 }
@@ -130,12 +135,17 @@ async fn program_missing(ctx: &Ctx) -> Result<Verdict, Fail> {
 
 async fn program_not_executable(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    place.out("echo echo hi >/tmp/plain").await?;
-    cannot_run(&place, argv(&["/tmp/plain"]), 126).await?;
-    cannot_run(&place, argv(&["/tmp"]), 126).await?;
-    ensure_eq!(place.sh("/tmp/plain").await?.outcome.status, Status::Code(126), "by the shell");
+    let plain = place.path("plain");
+    place.out(format!("echo echo hi >{plain}")).await?;
+    cannot_run(&place, argv(&[&plain]), 126).await?;
+    cannot_run(&place, argv(&[&place.tmp]), 126).await?;
+    ensure_eq!(place.sh(plain.as_str()).await?.outcome.status, Status::Code(126), "by the shell");
     // An executable script without an interpreter line is run by the shell, as `execvp` does.
-    ensure_eq!(place.out("chmod +x /tmp/plain; /tmp/plain").await?, "hi\n", "a script from /tmp");
+    ensure_eq!(
+        place.out(format!("chmod +x {plain}; {plain}")).await?,
+        "hi\n",
+        "a script of the sandbox's own"
+    );
     Ok(Verdict::Pass)
 }
 
@@ -181,36 +191,47 @@ async fn long_argument(ctx: &Ctx) -> Result<Verdict, Fail> {
 
 async fn too_long(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    must_be_invalid(&place, shell(format!("touch /tmp/ran; # {}", "x".repeat(4 << 20))), "4 MiB").await?;
-    must_be_invalid(
-        &place,
-        shell(format!("touch /tmp/ran; # {}", "x".repeat(200_000))),
-        "200 kB in one argument",
-    )
-    .await?;
-    let mut request = shell("touch /tmp/ran");
+    let touch = format!("touch {}", place.path("ran"));
+    must_be_invalid(&place, shell(format!("{touch}; # {}", "x".repeat(4 << 20))), "4 MiB").await?;
+    must_be_invalid(&place, shell(format!("{touch}; # {}", "x".repeat(200_000))), "200 kB in one argument")
+        .await?;
+    let mut request = shell(touch);
     request.env.push(("A".into(), "x".repeat(4 << 20).into()));
     must_be_invalid(&place, request, "4 MiB of environment").await?;
-    ensure_eq!(place.out("ls /tmp").await?, "", "nothing ran");
+    place.is_empty().await?;
     Ok(Verdict::Pass)
 }
 
 async fn cwd_default(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    ensure_eq!(place.out("pwd; echo $HOME").await?, "/home/sandbox\n/home/sandbox\n", "without a workspace");
-    if !ctx.guarantees.workspace.is_held() {
-        return Ok(Verdict::Pass);
+    ensure!(place.cwd.starts_with('/'), "commands start in {:?}", place.cwd);
+    if ctx.guarantees.home.is_held() {
+        ensure_eq!(place.cwd, place.home, "where commands start");
     }
-    let spec = ctx.spec_with_workspace(&ctx.folder("work")?, MountMode::Ro)?;
+    // A folder of its own: empty, writable, and not where another session's commands start.
+    ensure_eq!(place.out("ls -A").await?, "", "what lies there at first");
+    ensure_eq!(place.out("echo mine >f; cat f").await?, "mine\n", "what was written there");
+    let other = ctx.place().await?;
+    ensure_eq!(other.out("ls -A").await?, "", "what lies where another session's commands start");
+    let source = ctx.folder("work")?;
+    std::fs::write(source.join("f"), "of the workspace")?;
+    let spec = ctx.spec_with_workspace(&source, MountMode::Rw)?;
     let place = ctx.open(&spec).await?;
-    ensure_eq!(place.out("pwd; echo $HOME").await?, "/workspace\n/home/sandbox\n", "with a workspace");
+    ensure_eq!(place.out("cat f").await?, "of the workspace", "in the workspace");
+    if ctx.guarantees.workspace.is_held() {
+        ensure_eq!(place.cwd.as_str(), "/workspace", "where the workspace is");
+    } else {
+        // At its own path, then.
+        ensure_eq!(Path::new(&place.cwd), source.canonicalize()?, "where the workspace is");
+    }
     Ok(Verdict::Pass)
 }
 
 async fn cwd(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    place.out(b"mkdir -p '/tmp/a b/\xff'".to_vec()).await?;
-    for path in [b"/".as_slice(), b"/tmp", b"/tmp/a b/\xff", b"/usr/bin"] {
+    let odd = [place.tmp.as_bytes(), b"/a b/\xff"].concat();
+    place.out([b"mkdir -p '", odd.as_slice(), b"'"].concat()).await?;
+    for path in [b"/".as_slice(), place.tmp.as_bytes(), &odd, b"/usr/bin"] {
         let mut request = argv(&["pwd"]);
         request.cwd = GuestPath::new(path);
         let mut expected = path.to_vec();
@@ -223,23 +244,43 @@ async fn cwd(ctx: &Ctx) -> Result<Verdict, Fail> {
 async fn cwd_missing(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
     for path in ["/no/such/folder", "/etc/passwd"] {
-        let mut request = shell("touch /tmp/ran");
+        let mut request = shell(format!("touch {}", place.path("ran")));
         request.cwd = GuestPath::new(path);
         must_be_invalid(&place, request, path).await?;
     }
-    ensure_eq!(place.out("ls /tmp").await?, "", "nothing ran");
+    place.is_empty().await?;
     Ok(Verdict::Pass)
 }
 
 async fn environment(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
+    let ran = place.run(with_variables()).await?.good()?;
+    let text = ran.text();
+    let all: Vec<(&str, &str)> = text.split_terminator('\0').filter_map(|v| v.split_once('=')).collect();
+    for (name, value) in
+        [("A", "last"), ("B", "with space\nand line"), ("EMPTY", ""), ("LANG", "de_DE.UTF-8")]
+    {
+        let found: Vec<&str> = all.iter().filter(|(n, _)| *n == name).map(|(_, value)| *value).collect();
+        ensure_eq!(found, [value], "{name}");
+    }
+    ensure!(all.iter().any(|(name, value)| *name == "HOME" && value.starts_with('/')), "no HOME in {all:?}");
+    Ok(Verdict::Pass)
+}
+
+/// Prints its environment, which was asked for in part.
+fn with_variables() -> ExecRequest {
     let mut request = argv(&["env", "-0"]);
     for (name, value) in
         [("A", "first"), ("B", "with space\nand line"), ("EMPTY", ""), ("A", "last"), ("LANG", "de_DE.UTF-8")]
     {
         request.env.push((name.into(), value.into()));
     }
-    let ran = place.run(request).await?.good()?;
+    request
+}
+
+async fn environment_alone(ctx: &Ctx) -> Result<Verdict, Fail> {
+    let place = ctx.place().await?;
+    let ran = place.run(with_variables()).await?.good()?;
     let text = ran.text();
     let mut all: Vec<(&str, &str)> = text.split_terminator('\0').filter_map(|v| v.split_once('=')).collect();
     all.sort_unstable();
@@ -260,7 +301,7 @@ async fn environment(ctx: &Ctx) -> Result<Verdict, Fail> {
             ("A", "last"),
             ("B", "with space\nand line"),
             ("EMPTY", ""),
-            ("HOME", "/home/sandbox"),
+            ("HOME", place.home.as_str()),
             ("LANG", "de_DE.UTF-8"),
         ],
         "the whole environment"
@@ -281,11 +322,11 @@ async fn environment_bad_name(ctx: &Ctx) -> Result<Verdict, Fail> {
 
 async fn identity(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    let text = place.out("id -u; uname -n; test -w /home/sandbox && test -w /tmp && echo writable").await?;
+    let text = place.out("id -u; uname -n; test -w ~ && test -w /tmp && echo writable").await?;
     let lines: Vec<&str> = text.lines().collect();
     ensure_eq!(lines.len(), 3, "lines of {text:?}");
     ensure_eq!(lines[1..], ["sandbox", "writable"], "host name, and what can be written");
-    if ctx.shared_kernel() && ctx.guarantees.filesystem.is_held() {
+    if ctx.shared_kernel() {
         // Which uid stands behind it outside is what counts: never root's.
         let map = place.out("cat /proc/self/uid_map").await?;
         for line in map.lines() {
@@ -343,12 +384,13 @@ async fn events_in_order(ctx: &Ctx) -> Result<Verdict, Fail> {
 
 async fn runs_once(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
+    let count = place.path("count");
     for _ in 0..20 {
-        place.sh("echo x >>/tmp/count").await?.good()?;
+        place.sh(format!("echo x >>{count}")).await?.good()?;
     }
-    let ran = place.sh("echo x >>/tmp/count; kill -9 $$").await?;
+    let ran = place.sh(format!("echo x >>{count}; kill -9 $$")).await?;
     ensure_eq!(ran.outcome.status, Status::Signal(9), "status");
-    ensure_eq!(place.out("wc -l </tmp/count").await?.trim(), "21", "runs of 21 commands");
+    ensure_eq!(place.out(format!("wc -l <{count}")).await?.trim(), "21", "runs of 21 commands");
     Ok(Verdict::Pass)
 }
 
@@ -356,8 +398,15 @@ async fn sessions_apart(ctx: &Ctx) -> Result<Verdict, Fail> {
     let (a, b) = (ctx.place().await?, ctx.place().await?);
     ensure!(a.id() != b.id(), "two keys, one id");
     ensure!(a.is_new() && b.is_new(), "a new sandbox is not said to be new");
-    a.out("echo a >/tmp/x; echo a >~/x").await?;
-    ensure_eq!(b.out("ls /tmp ~").await?, "/home/sandbox:\n\n/tmp:\n", "what the other one sees");
+    for (of_a, of_b) in [(&a.tmp, &b.tmp), (&a.room, &b.room), (&a.cwd, &b.cwd)] {
+        a.out(format!("echo a >{of_a}/x")).await?;
+        ensure_eq!(b.out(format!("ls -A {of_b}")).await?, "", "what the other one sees");
+    }
+    Ok(Verdict::Pass)
+}
+
+async fn sessions_processes_apart(ctx: &Ctx) -> Result<Verdict, Fail> {
+    let (a, b) = (ctx.place().await?, ctx.place().await?);
     let marker = ctx.marker();
     let live = a.start(shell(marker.sleep())).await?;
     marker.wait_for(&a, 1, Duration::from_secs(5)).await?;
@@ -368,12 +417,19 @@ async fn sessions_apart(ctx: &Ctx) -> Result<Verdict, Fail> {
 
 async fn tools(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    let line = "set -e; cd /tmp; printf 'b 2\\na 1\\n' >f; sort f | awk '{s+=$2} END {print s}'; \
-                sed s/b/c/ f | head -1; tar cf t.tar f; tar tf t.tar; find . -name f; \
-                date +%Y >/dev/null; echo ok >/dev/null; head -c 4 /dev/urandom | wc -c; \
-                getent passwd $(id -u) | cut -d: -f6; test -e /etc/resolv.conf -o ! -e /etc/resolv.conf && echo ok";
-    ensure_eq!(place.out(line).await?, "3\nc 2\nf\n./f\n4\n/home/sandbox\nok\n", "what a shell needs");
+    let line = format!("cd {}; {TOOLS}", place.tmp);
+    ensure_eq!(place.out(line).await?, "3\nc 2\nf\n./f\n4\nok\n", "what a shell needs");
+    if ctx.guarantees.filesystem.is_held() {
+        let entry = place.out("getent passwd $(id -u) | cut -d: -f6").await?;
+        ensure_eq!(entry.trim(), place.home, "the user's home in the user database");
+    }
     let request = ExecRequest::new(Command::Shell("echo no time-out".into()));
     ensure_eq!(place.run(request).await?.good()?.text(), "no time-out\n", "without a time-out");
     Ok(Verdict::Pass)
 }
+
+/// What is not there makes the line fail.
+const TOOLS: &str = "set -e; printf 'b 2\\na 1\\n' >f; sort f | awk '{s+=$2} END {print s}'; \
+                sed s/b/c/ f | head -1; tar cf t.tar f; tar tf t.tar; find . -name f; \
+                date +%Y >/dev/null; echo ok >/dev/null; head -c 4 /dev/urandom | wc -c; \
+                test -e /etc/resolv.conf -o ! -e /etc/resolv.conf && echo ok";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use moltis_sandbox::{Duplex, Error, Promise};
+use moltis_sandbox::{Duplex, Error, Forwarder, Promise};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::run::shell;
@@ -23,7 +23,7 @@ pub(super) fn cases() -> Vec<Case> {
 fn lacking(ctx: &Ctx) -> Option<Verdict> {
     match &ctx.guarantees.forward {
         Promise::Held => None,
-        Promise::NotEnforced(reason) => Some(Verdict::Refused(reason.clone())),
+        Promise::NotEnforced(reason) => Some(Verdict::Declared(reason.clone())),
     }
 }
 
@@ -71,6 +71,23 @@ async fn all(stream: &mut Box<dyn Duplex>) -> Result<Vec<u8>, Fail> {
         Err(_) => fail!("the stream does not end; so far {} bytes", bytes.len()),
     };
     Ok(bytes)
+}
+
+/// A connection from the inside, made by a process that is no use of the sandbox: what a command left behind.
+pub(super) async fn from_inside(
+    place: &Place,
+    listener: &mut Box<dyn Forwarder>,
+) -> Result<Box<dyn Duplex>, Fail> {
+    let line = format!(
+        "setsid python3 -c 'import socket,time; s=socket.create_connection((\"127.0.0.1\",{})); time.sleep(60)' \
+         >/dev/null 2>&1 &",
+        listener.port()
+    );
+    place.sh(line).await?.good()?;
+    match tokio::time::timeout(Duration::from_secs(10), listener.accept()).await {
+        Ok(accepted) => Ok(accepted?),
+        Err(_) => fail!("no connection arrives"),
+    }
 }
 
 async fn connect(ctx: &Ctx) -> Result<Verdict, Fail> {

@@ -1,5 +1,6 @@
 //! The contract, chapter by chapter.
 
+pub mod adopt;
 pub mod background;
 pub mod concurrency;
 pub mod ends;
@@ -7,6 +8,7 @@ pub mod exec;
 pub mod files;
 pub mod forward;
 pub mod homes;
+pub mod lifetime;
 pub mod limits;
 pub mod network;
 pub mod secrets;
@@ -27,6 +29,8 @@ pub fn all() -> Vec<Case> {
         background::cases(),
         files::cases(),
         homes::cases(),
+        lifetime::cases(),
+        adopt::cases(),
         forward::cases(),
         network::cases(),
         limits::cases(),
@@ -46,7 +50,7 @@ mod tests {
         let ids: BTreeSet<_> = all.iter().map(|c| c.id).collect();
         assert_eq!(ids.len(), all.len());
         let laws: BTreeSet<u8> = all.iter().filter_map(|c| c.law).collect();
-        for law in [1, 3, 4, 5, 6, 7, 9] {
+        for law in [1, 3, 4, 5, 6, 7, 8, 9] {
             assert!(laws.contains(&law), "no case for law {law}");
         }
         for case in all.iter().filter(|c| c.chapter() == "attack") {

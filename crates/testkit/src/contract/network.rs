@@ -59,7 +59,7 @@ pub(crate) async fn host_listener() -> Result<(u16, tokio::task::JoinHandle<()>)
 async fn blocked(ctx: &Ctx) -> Result<Verdict, Fail> {
     let mut spec = ctx.spec()?;
     if let Some(reason) = ctx.refused(&ctx.guarantees.network_blocked, &spec, "network")? {
-        return Ok(Verdict::Refused(reason));
+        return Ok(Verdict::Declared(reason));
     }
     spec.network = Setting::new(Network::Blocked, Origin::Flag);
     let place = ctx.open(&spec).await?;
@@ -96,7 +96,7 @@ async fn trusted(ctx: &Ctx) -> Result<Verdict, Fail> {
     let mut spec = ctx.spec()?;
     spec.network = Setting::new(Network::Trusted, Origin::Flag);
     if let Some(reason) = ctx.refused(&ctx.guarantees.network_trusted, &spec, "network")? {
-        return Ok(Verdict::Refused(reason));
+        return Ok(Verdict::Declared(reason));
     }
     // Whatever the proxy allows, a program that ignores it reaches nothing.
     let place = ctx.open(&spec).await?;
@@ -114,7 +114,7 @@ async fn open(ctx: &Ctx) -> Result<Verdict, Fail> {
     let mut spec = ctx.spec()?;
     spec.network = Setting::new(Network::Open, Origin::Flag);
     if let Some(reason) = ctx.refused(&ctx.guarantees.network_open, &spec, "network")? {
-        return Ok(Verdict::Refused(reason));
+        return Ok(Verdict::Declared(reason));
     }
     let place = ctx.open(&spec).await?;
     // It has a way out: an interface beside loopback with a route.

@@ -15,7 +15,12 @@ pub(super) fn cases() -> Vec<Case> {
         case!("secrets.not-on-command-lines", command_lines).law(9),
         case!("secrets.not-on-disk", on_disk).law(9),
         case!("secrets.not-in-errors", in_errors).law(9),
-        case!("secrets.callers-environment-stays-out", callers_environment).law(9),
+        case!("secrets.callers-environment-stays-out", callers_environment)
+            .law(9)
+            .needs(|promised| &promised.environment),
+        case!("secrets.callers-environment-out-of-sight", out_of_sight)
+            .law(9)
+            .needs(|promised| &promised.filesystem),
         case!("secrets.other-commands", other_commands).law(9),
     ]
 }
@@ -60,17 +65,13 @@ fn holding(folder: &Path, text: &str) -> Result<Vec<String>, Fail> {
 async fn on_disk(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
     // Something is found where it is put, so that finding nothing means something.
-    place.run(with_secret("echo $TOKEN >~/put")).await?.good()?;
-    ensure_eq!(
-        holding(&ctx.folders.data, SECRET)?.len(),
-        usize::from(ctx.guarantees.home.is_held()),
-        "files that hold it"
-    );
-    place.out("rm ~/put").await?;
+    let put = ctx.folders.data.join("put");
+    std::fs::write(&put, SECRET)?;
+    ensure_eq!(holding(&ctx.folders.data, SECRET)?, [put.display().to_string()], "files that hold it");
+    std::fs::remove_file(put)?;
     place.run(with_secret("echo $TOKEN; sleep 0.1")).await?.good()?;
     ensure_eq!(holding(&ctx.folders.data, SECRET)?, Vec::<String>::new(), "files that hold it");
-    let canary = std::env::var(CANARY).unwrap_or_default();
-    ensure!(!canary.is_empty(), "the case has no canary: it is not run by the runner");
+    let canary = canary()?;
     ensure_eq!(
         holding(&ctx.folders.data, &canary)?,
         Vec::<String>::new(),
@@ -111,11 +112,27 @@ async fn in_errors(ctx: &Ctx) -> Result<Verdict, Fail> {
     Ok(Verdict::Pass)
 }
 
-async fn callers_environment(ctx: &Ctx) -> Result<Verdict, Fail> {
+/// The value in the caller's environment that must not be seen.
+fn canary() -> Result<String, Fail> {
     let canary = std::env::var(CANARY).unwrap_or_default();
     ensure!(!canary.is_empty(), "the case has no canary: it is not run by the runner");
     let own = std::fs::read("/proc/self/environ")?;
     ensure!(crate::run::contains(&own, canary.as_bytes()), "the canary is not in the caller's environment");
+    Ok(canary)
+}
+
+async fn callers_environment(ctx: &Ctx) -> Result<Verdict, Fail> {
+    let canary = canary()?;
+    let place = ctx.place().await?;
+    let text = place.out("env; tr '\\0' '\\n' </proc/self/environ").await?;
+    ensure!(text.contains("PATH="), "no environment shows at all: {text:?}");
+    ensure!(!text.contains(&canary), "the caller's environment comes in");
+    ensure!(!text.contains(CANARY), "names of the caller's environment come in");
+    Ok(Verdict::Pass)
+}
+
+async fn out_of_sight(ctx: &Ctx) -> Result<Verdict, Fail> {
+    let canary = canary()?;
     let place = ctx.place().await?;
     let text = place.out("env; cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n'; cat /proc/[0-9]*/cmdline | tr '\\0' ' '").await?;
     ensure!(!text.contains(&canary), "the caller's environment shows inside");

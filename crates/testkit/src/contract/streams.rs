@@ -34,8 +34,8 @@ async fn apart(ctx: &Ctx) -> Result<Verdict, Fail> {
 
 async fn binary(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    let line = r#"i=0; while [ $i -lt 256 ]; do printf "\\$(printf %03o $i)"; i=$((i+1)); done >/tmp/all; cat /tmp/all; cat /tmp/all >&2"#;
-    let ran = place.sh(line).await?.good()?;
+    let line = r#"i=0; while [ $i -lt 256 ]; do printf "\\$(printf %03o $i)"; i=$((i+1)); done >all; cat all; cat all >&2"#;
+    let ran = place.sh(format!("cd {}; {line}", place.tmp)).await?.good()?;
     let all: Vec<u8> = (0..=255).collect();
     ensure_eq!(ran.stdout, all, "all byte values on stdout");
     ensure_eq!(ran.stderr, all, "all byte values on stderr");
@@ -85,12 +85,13 @@ async fn as_it_comes(ctx: &Ctx) -> Result<Verdict, Fail> {
 }
 
 /// A command that writes blocks of 64 KiB and keeps count of them in a file, which stands still when it is held back.
-const WRITER: &str = "dd if=/dev/zero of=/tmp/block bs=65536 count=1 2>/dev/null; n=0; \
-     while [ $n -lt 1600 ]; do cat /tmp/block || exit 9; n=$((n+1)); echo $n >/tmp/count; done";
+const WRITER: &str = "dd if=/dev/zero of=block bs=65536 count=1 2>/dev/null; n=0; \
+     while [ $n -lt 1600 ]; do cat block || exit 9; n=$((n+1)); echo $n >count; done";
 
 async fn held_back(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    let mut request = shell(WRITER);
+    let mut request = shell(format!("cd {}; {WRITER}", place.tmp));
+    let count = format!("cat {} 2>/dev/null || echo 0", place.path("count"));
     request.timeout = Some(Duration::from_secs(60));
     let mut exec = place.sandbox.exec(request).await?;
     match exec.events.next().await {
@@ -101,7 +102,7 @@ async fn held_back(ctx: &Ctx) -> Result<Verdict, Fail> {
     let mut counts = Vec::new();
     let still = eventually(Duration::from_secs(10), async || {
         tokio::time::sleep(Duration::from_millis(400)).await;
-        let now: u64 = place.out("cat /tmp/count 2>/dev/null || echo 0").await?.trim().parse().unwrap_or(0);
+        let now: u64 = place.out(count.as_str()).await?.trim().parse().unwrap_or(0);
         let same = now > 0 && counts.last() == Some(&now);
         counts.push(now);
         Ok(same)
