@@ -13,6 +13,9 @@ const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// The page that the matrix is written into.
 const PAGE: &str = "docs/guarantees.md";
 
+/// What the suite says in the column of a backend that it could not run.
+const UNUSABLE: &str = "not usable here";
+
 /// The example that runs the suite.
 fn suite() -> Result<PathBuf, String> {
     cargo::build(&["-p", "moltis-testkit", "--example", "contract"], "contract")
@@ -41,10 +44,6 @@ pub fn contract(arguments: &[&str]) -> Outcome {
             }
         }
     }
-    if whole {
-        // The host backends run by name only: many cases take paths that only an isolating backend has.
-        rest.extend(["--backend".to_owned(), "namespaces".to_owned()]);
-    }
     let suite = suite()?;
     let scratch = Scratch::new("contract")?;
     let exchange = scratch.0.join("reports");
@@ -58,24 +57,25 @@ pub fn contract(arguments: &[&str]) -> Outcome {
         if as_user && !root() || only_user && !as_user && root() {
             continue;
         }
-        let label = if root() && !as_user { " (root)" } else { " (ordinary user)" };
+        let label = if root() && !as_user { " (root)" } else { " (user)" };
         let file = exchange.join(if as_user { "user" } else { "own" });
         let mut all = rest.clone();
         all.extend(["--label".into(), label.into(), "--json".into(), file.display().to_string()]);
         good &= once(&suite, as_user, &scratch, &all)?;
         files.push(file);
     }
-    let mut table = Command::new(&suite);
-    table.arg("--table").args(&files);
-    let output = table.output().map_err(|e| e.to_string())?;
-    if !output.status.success() {
-        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
-    }
-    let text = String::from_utf8_lossy(&output.stdout);
-    println!("{text}");
-    // A part of the suite, or one kind of user, would make a page that says less than the last one.
-    if whole && files.len() == 2 && good {
-        marker::write(&cargo::root().join(PAGE), "contract", &text)?;
+    let table = |which: &str| -> Result<String, String> {
+        let output = Command::new(&suite).arg(which).args(&files).output().map_err(|e| e.to_string())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    };
+    let (promises, matrix) = (table("--promises")?, table("--table")?);
+    println!("{promises}\n{matrix}");
+    // A part of the suite, one kind of user, or a backend less would make a page that says less than the last one.
+    if whole && files.len() == 2 && good && !promises.contains(UNUSABLE) {
+        let page = cargo::root().join(PAGE);
+        marker::write(&page, "promises", &promises)?;
+        marker::write(&page, "contract", &matrix)?;
         println!("written to {PAGE}");
     }
     Ok(good)

@@ -1,6 +1,7 @@
 //! Runs the contract or the attacks and prints the matrix; what `cargo xtask contract` and `cargo xtask attack` call.
 //!
-//! `contract [--backend NAME]… [--attacks|--contract] [--case PREFIX]… [--jobs N] [--label TEXT] [--json FILE]`
+//! `contract [--backend NAME]… [--attacks|--contract] [--case PREFIX]… [--jobs N] [--label TEXT] [--json FILE]`,
+//! `contract --promises|--table FILE…`
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -10,7 +11,8 @@ mod subjects;
 
 use std::process::ExitCode;
 
-use moltis_testkit::{Case, matrix, runner};
+use moltis_testkit::runner::{self, Found, Report};
+use moltis_testkit::{Case, Verdict, matrix};
 
 fn main() -> ExitCode {
     let everybody = subjects::all();
@@ -31,7 +33,10 @@ fn main() -> ExitCode {
             "--json" => json = Some(value()),
             "--attacks" => chosen = Some(true),
             "--contract" => chosen = Some(false),
-            "--table" => return table(arguments, &cases),
+            "--promises" => return table(arguments, |found| matrix::promises(&found.standings)),
+            "--table" => {
+                return table(arguments, |found| matrix::markdown(&shown(&cases, &found), &found.reports));
+            }
             "--list" => {
                 for case in &cases {
                     println!("{}", case.id);
@@ -44,8 +49,20 @@ fn main() -> ExitCode {
             }
         }
     }
+    let mut found = Found::default();
+    for subject in subjects::backends() {
+        if !backends.is_empty() && !backends.contains(&subject.name) {
+            continue;
+        }
+        let standing = runner::standing(&subject);
+        if let Err(why) = &standing.keeps {
+            println!("{}: {}: {why}", subject.name, matrix::UNUSABLE);
+        }
+        found.standings.push(standing);
+    }
     if backends.is_empty() {
-        backends = subjects::backends().into_iter().map(|s| s.name).collect();
+        let usable = found.standings.iter().filter(|standing| standing.keeps.is_ok());
+        backends = usable.map(|standing| standing.subject.clone()).collect();
     }
     for backend in &backends {
         if !everybody.iter().any(|s| s.name == *backend) {
@@ -58,40 +75,56 @@ fn main() -> ExitCode {
         .filter(|c| chosen.is_none_or(|attacks| (c.chapter() == "attack") == attacks))
         .filter(|c| prefixes.is_empty() || prefixes.iter().any(|p| c.id.starts_with(p.as_str())))
         .collect();
-    let mut reports = Vec::new();
     for backend in &backends {
-        reports.extend(runner::run_all(backend, &cases, jobs, |report| println!("{}", matrix::line(report))));
+        let reports = runner::run_all(backend, &cases, jobs, |report| println!("{}", matrix::line(report)));
+        found.reports.extend(reports);
     }
-    let failed = reports.iter().filter(|r| r.result.is_err()).count();
+    let count = |is: fn(&Report) -> bool| found.reports.iter().filter(|report| is(report)).count();
+    let failed = count(|report| report.result.is_err());
+    let declared = count(|report| matches!(report.result, Ok(Verdict::Declared(_))));
+    let passed = found.reports.len() - declared - failed;
     if let Some(file) = json {
-        for report in &mut reports {
-            report.subject.push_str(&label);
-        }
-        let text = serde_json::to_string(&reports).unwrap_or_default();
+        found.reports.iter_mut().for_each(|report| report.subject.push_str(&label));
+        found.standings.iter_mut().for_each(|standing| standing.subject.push_str(&label));
+        let text = serde_json::to_string(&found).unwrap_or_default();
         if let Err(e) = std::fs::write(&file, text) {
             eprintln!("{file}: {e}");
             return ExitCode::FAILURE;
         }
     }
-    println!("{} passed, {failed} failed", reports.len() - failed);
+    println!("{passed} passed, {declared} declared, {failed} failed");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the table of the reports in these files.
-fn table(files: impl Iterator<Item = String>, cases: &[Case]) -> ExitCode {
-    let mut reports: Vec<runner::Report> = Vec::new();
+/// The cases that were run.
+fn shown(cases: &[Case], found: &Found) -> Vec<Case> {
+    cases.iter().filter(|case| found.reports.iter().any(|report| report.id == case.id)).cloned().collect()
+}
+
+/// Prints a table of what is in these files, the columns of one backend beside each other.
+fn table(files: impl Iterator<Item = String>, text: impl FnOnce(Found) -> String) -> ExitCode {
+    let mut found = Found::default();
     for file in files {
         let read = std::fs::read_to_string(&file).map_err(|e| e.to_string());
-        let read = read.and_then(|text| serde_json::from_str(&text).map_err(|e| e.to_string()));
+        let read = read.and_then(|text| serde_json::from_str::<Found>(&text).map_err(|e| e.to_string()));
         match read {
-            Ok(more) => reports.extend::<Vec<runner::Report>>(more),
+            Ok(more) => {
+                found.standings.extend(more.standings);
+                found.reports.extend(more.reports);
+            }
             Err(e) => {
                 eprintln!("{file}: {e}");
                 return ExitCode::FAILURE;
             }
         }
     }
-    let shown: Vec<Case> = cases.iter().filter(|c| reports.iter().any(|r| r.id == c.id)).cloned().collect();
-    print!("{}", matrix::markdown(&shown, &reports));
+    let backends = subjects::backends();
+    let column = |subject: &str| {
+        let is = |name: &str| subject.strip_prefix(name).is_some_and(|label| !label.starts_with('-'));
+        backends.iter().position(|backend| is(&backend.name))
+    };
+    found.standings.sort_by_key(|standing| column(&standing.subject));
+    found.reports.sort_by_key(|report| column(&report.subject));
+    print!("{}", text(found));
     ExitCode::SUCCESS
 }

@@ -10,6 +10,14 @@ pub const ALL: &str = "MOLTIS_TEST_ALL";
 /// Variable that names the file in which skips are collected.
 pub const SKIPS: &str = "MOLTIS_TEST_SKIPS";
 
+/// Variable that asks for the long form.
+pub const LONG: &str = "MOLTIS_TEST_LONG";
+
+/// Whether the long form is asked for.
+pub fn long() -> bool {
+    std::env::var_os(LONG).is_some_and(|v| v == "1")
+}
+
 /// Whether everything must run.
 pub fn everything() -> bool {
     std::env::var_os(ALL).is_some_and(|v| v == "1")

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use moltis_sandbox::Promise;
+use moltis_sandbox::{Guarantees, Promise};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Control;
@@ -38,6 +38,32 @@ pub struct Report {
     pub result: Result<Verdict, Fail>,
     /// How long it took, in milliseconds.
     pub millis: u64,
+}
+
+/// What a backend says of itself before any case.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Standing {
+    /// The subject.
+    pub subject: String,
+    /// What it keeps here, or why it is not usable.
+    pub keeps: Result<Guarantees, Fail>,
+}
+
+/// Everything that one run of the suite found.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Found {
+    /// One for each subject.
+    pub standings: Vec<Standing>,
+    /// One for each case and subject.
+    pub reports: Vec<Report>,
+}
+
+/// Asks a backend what it keeps here. Blocks.
+pub fn standing(subject: &Subject) -> Standing {
+    let asked = async { Ok::<_, Fail>(Ctx::new(subject).await?.guarantees) };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let keeps = runtime.map_err(Fail::from).and_then(|runtime| runtime.block_on(asked));
+    Standing { subject: subject.name.clone(), keeps }
 }
 
 /// Runs one case in this process.

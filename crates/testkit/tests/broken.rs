@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use libtest_mimic::{Failed, Trial};
 use moltis_testkit::broken::Fault;
-use moltis_testkit::{Case, Verdict, runner};
+use moltis_testkit::{Case, Verdict, need, runner};
 
 use crate::subjects::double;
 
@@ -161,11 +161,17 @@ const EXPECTED: &[Expected] = &[
 /// One trial a fault.
 pub fn trials(cases: &[Case]) -> Vec<Trial> {
     assert_eq!(EXPECTED.len(), Fault::ALL.len(), "every fault is expected somewhere");
+    // Whose process it is makes no difference to a double: where both kinds of user run this, root's run is the whole one.
+    let unaffected = if need::root() || need::long() { 1 } else { 4 };
     EXPECTED
         .iter()
         .map(|expected| {
-            let chosen: Vec<Case> =
-                cases.iter().filter(|c| expected.chapters.contains(&c.chapter())).cloned().collect();
+            let chapters = cases.iter().filter(|c| expected.chapters.contains(&c.chapter()));
+            let chosen: Vec<Case> = chapters
+                .enumerate()
+                .filter(|(at, c)| at % unaffected == 0 || expected.fails.contains(&c.id))
+                .map(|(_, c)| c.clone())
+                .collect();
             Trial::test(format!("broken::{}", expected.fault.name()), move || check(expected, &chosen))
         })
         .collect()
