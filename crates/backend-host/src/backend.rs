@@ -541,7 +541,7 @@ fn judge(config: &Config, spec: &SandboxSpec) -> Result<Judged> {
     let workspace = match &spec.workspace {
         Some(workspace) => {
             let protected =
-                Protected::new(&config.data_dir, config.config_dir.as_deref(), &protected::homes());
+                Protected::new(&config.data_dir, config.config_dir.as_deref(), &protected::homes())?;
             Some(Root::workspace(&workspace.value, &protected)?)
         }
         None => None,

@@ -54,6 +54,19 @@ pub enum Error {
         /// What is protected, in words and by name.
         what: String,
     },
+    /// What is mounted where cannot be read.
+    #[error("the mounts cannot be read")]
+    Mounts(#[source] io::Error),
+    /// Something is mounted beneath the workspace that file tools would reach with it, and may not.
+    #[error("the workspace {} is refused: {what} is mounted beneath it, at {}", path.display(), mount_point.display())]
+    WorkspaceMount {
+        /// Its real path.
+        path: PathBuf,
+        /// Where it is mounted.
+        mount_point: PathBuf,
+        /// What is mounted there, in words.
+        what: String,
+    },
     /// Work that blocks could not be done, since the runtime is shutting down.
     #[error("the runtime is shutting down")]
     ShuttingDown,
@@ -106,6 +119,13 @@ impl From<Error> for SandboxError {
                         "contains" | "is" => "name a folder below it that holds only what the commands need",
                         _ => "copy what the commands need to a folder elsewhere and name that",
                     }),
+            ),
+            Error::Mounts(cause) => Self::Unavailable(say("mounts-unreadable").cause(cause).fix("mount /proc")),
+            Error::WorkspaceMount { mount_point, .. } => Self::Refused(
+                say("workspace-refused").cause("file tools that reach it could read secrets").fix(format!(
+                    "unmount it (`umount {}`), or name a folder below that does not hold it",
+                    mount_point.display()
+                )),
             ),
             Error::ShuttingDown => Self::Unavailable(say("shutting-down")),
             Error::Agent(error) => error.into(),

@@ -20,6 +20,7 @@ mod environment;
 pub mod error;
 mod folder;
 mod guarantees;
+mod mounts;
 mod opening;
 mod process;
 mod program;

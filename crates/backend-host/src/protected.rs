@@ -10,9 +10,15 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FsWord;
 
+use crate::error::Error;
+use crate::mounts::{self, Mounts};
+
 /// The rules of one data directory and one user.
 #[derive(Debug)]
-pub struct Protected(Vec<Place>);
+pub struct Protected {
+    places: Vec<Place>,
+    mounts: Mounts,
+}
 
 #[derive(Debug)]
 struct Place {
@@ -21,12 +27,32 @@ struct Place {
     what: String,
     /// Whether what lies in it is protected too; otherwise only the place and what contains it.
     inside: bool,
+    /// As its file system names it.
+    place: Option<mounts::Place>,
+    /// What is mounted in it, where that is protected.
+    mounted: Vec<mounts::Place>,
+}
+
+impl Place {
+    /// How a folder of this place on its file system shows this one, wherever it is mounted.
+    fn shown_by(&self, folder: &mounts::Place) -> Option<&'static str> {
+        if self.place.as_ref().is_some_and(|place| place.is_within(folder)) {
+            return Some("contains");
+        }
+        let within = |place: &mounts::Place| folder.is_within(place);
+        let inside =
+            self.inside && (self.place.as_ref().is_some_and(within) || self.mounted.iter().any(within));
+        inside.then_some("lies in")
+    }
 }
 
 impl Protected {
     /// Collects the places. `homes` are the folders that count as this user's home. Blocks on a few look-ups.
-    pub fn new(data_dir: &Path, config_dir: Option<&Path>, homes: &[PathBuf]) -> Self {
-        let mut places = Self(Vec::new());
+    ///
+    /// # Errors
+    /// When the mounts cannot be read.
+    pub fn new(data_dir: &Path, config_dir: Option<&Path>, homes: &[PathBuf]) -> Result<Self, Error> {
+        let mut places = Self { places: Vec::new(), mounts: Mounts::read().map_err(Error::Mounts)? };
         places.add(Path::new("/"), "the whole file system", false);
         for home in homes {
             places.add(home, "your home folder", false);
@@ -44,7 +70,7 @@ impl Protected {
             places.add(Path::new(path), what, true);
         }
         places.add_engines(homes);
-        places
+        Ok(places)
     }
 
     /// Where container engines keep the sockets that give away the host.
@@ -80,7 +106,10 @@ impl Protected {
         let identity = fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
         let path = real(path);
         let what = format!("{what} ({})", path.display());
-        self.0.push(Place { path, identity, what, inside });
+        let place = self.mounts.place(&path);
+        let mounted =
+            if inside { self.mounts.beneath(&path).map(mounts::Mount::place).collect() } else { Vec::new() };
+        self.places.push(Place { path, identity, what, inside, place, mounted });
     }
 
     /// Why a folder of this real path may not be shown, as in "it contains your home folder"; `None` if it may. Blocks.
@@ -89,7 +118,8 @@ impl Protected {
             return Some(("lies in", what));
         }
         let identity = rustix::fs::fstat(&folder).ok().map(|found| (found.st_dev, found.st_ino));
-        self.0.iter().find_map(|place| {
+        let own = self.mounts.place(path);
+        self.places.iter().find_map(|place| {
             let relation = if path == place.path || (identity.is_some() && place.identity == identity) {
                 "is"
             } else if place.path.starts_with(path) {
@@ -97,9 +127,20 @@ impl Protected {
             } else if place.inside && path.starts_with(&place.path) {
                 "lies in"
             } else {
-                return None;
+                place.shown_by(own.as_ref()?)?
             };
             Some((relation, place.what.as_str()))
+        })
+    }
+
+    /// What is mounted beneath a folder of this real path and may not be shown: where, and what it is. Nothing of it is
+    /// touched: a file system that does not answer harms nobody here.
+    pub fn beneath<'p>(&'p self, path: &'p Path) -> Option<(&'p Path, &'p str)> {
+        self.mounts.beneath(path).find_map(|mount| {
+            let place = mount.place();
+            let protected = || self.places.iter().find(|protected| protected.shown_by(&place).is_some());
+            let what = mount.kernel_file_system().or_else(|| protected().map(|place| place.what.as_str()))?;
+            Some((mount.point(), what))
         })
     }
 }

@@ -48,10 +48,14 @@ impl Root {
             errno => unreadable(errno),
         })?;
         let path = real_path(&handle).map_err(unreadable)?;
-        match protected.refuses(&path, &handle) {
-            Some((relation, what)) => Err(Error::WorkspaceRefused { path, relation, what: what.to_owned() }),
-            None => Ok(Self { path, mode: mount.mode }),
+        if let Some((relation, what)) = protected.refuses(&path, &handle) {
+            return Err(Error::WorkspaceRefused { path, relation, what: what.to_owned() });
         }
+        if let Some((mount_point, what)) = protected.beneath(&path) {
+            let (mount_point, what) = (mount_point.to_owned(), what.to_owned());
+            return Err(Error::WorkspaceMount { path, mount_point, what });
+        }
+        Ok(Self { path, mode: mount.mode })
     }
 
     /// The agent's arguments for it.
@@ -102,7 +106,7 @@ mod tests {
         make("above/data/run");
         make("homes/one/project");
         make("homes/one/.docker/run/below");
-        let protected = Protected::new(&data, None, &[home, other_home]);
+        let protected = Protected::new(&data, None, &[home, other_home]).unwrap();
         std::fs::write(base.join("file"), "").unwrap();
         std::os::unix::fs::symlink("/", base.join("link")).unwrap();
         let code = |path: &Path| -> String {
@@ -152,8 +156,64 @@ mod tests {
         std::fs::create_dir(&real).unwrap();
         let link = temp.path().join("link");
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        let root = Root::workspace(&mount(&link), &Protected::new(Path::new("/none"), None, &[])).unwrap();
+        let protected = Protected::new(Path::new("/none"), None, &[]).unwrap();
+        let root = Root::workspace(&mount(&link), &protected).unwrap();
         let expected = ["--root".to_owned(), format!("ro:{}", real.display())].map(OsString::from);
         assert_eq!(root.arguments(), expected);
+    }
+    /// Judges the folder `workspace` beneath a new one, in a mount namespace of a thread's own, once `prepare` has
+    /// mounted something there; `data` is the data directory.
+    fn judged_with(prepare: impl FnOnce(&Path, &Path) + Send) -> Result<Root> {
+        use rustix::mount::{MountPropagationFlags, mount_change};
+        use rustix::thread::{UnshareFlags, unshare_unsafe};
+        let temp = tempfile::tempdir().unwrap();
+        let base = temp.path().canonicalize().unwrap();
+        let (data, workspace) = (base.join("data"), base.join("workspace"));
+        for folder in [&data.join("run"), &workspace.join("m"), &base.join("other/deep")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let in_thread = || {
+            // SAFETY: only the mounts of this thread become its own, and it ends with this test.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.unwrap();
+            mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).unwrap();
+            prepare(&workspace, &data);
+            Root::workspace(&mount(&workspace), &Protected::new(&data, None, &[]).unwrap())
+        };
+        std::thread::scope(|scope| scope.spawn(in_thread).join().unwrap())
+    }
+
+    #[test]
+    fn a_workspace_is_judged_with_what_is_mounted_beneath_it_and_as_a_mount_itself() {
+        use rustix::mount::{MountFlags, mount, mount_bind};
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        judged_with(|_, _| {}).unwrap();
+        judged_with(|at, _| mount("none", at.join("m"), "tmpfs", MountFlags::empty(), None).unwrap())
+            .unwrap();
+        judged_with(|at, data| mount_bind(data.with_file_name("other"), at.join("m")).unwrap()).unwrap();
+        judged_with(|at, data| mount_bind(data.with_file_name("other"), at).unwrap()).unwrap();
+        let beneath = |path: &'static str| judged_with(move |at, _| mount_bind(path, at.join("m")).unwrap());
+        let own =
+            |below: &'static str| judged_with(move |at, data| mount_bind(data.join(below), at).unwrap());
+        for (refused, names) in [
+            (beneath("/proc"), "/workspace/m"),
+            (beneath("/sys"), "/workspace/m"),
+            (beneath("/dev"), "/workspace/m"),
+            (beneath("/"), "/workspace/m"),
+            (judged_with(|at, data| mount_bind(data, at.join("m")).unwrap()), "/workspace/m"),
+            (judged_with(|at, data| mount_bind(data.join("run"), at.join("m")).unwrap()), "/workspace/m"),
+            (
+                judged_with(|at, data| mount_bind(data.parent().unwrap(), at.join("m")).unwrap()),
+                "/workspace/m",
+            ),
+            // The workspace is the data directory by another name, or a part of it.
+            (own(""), "Moltis's data directory"),
+            (own("run"), "Moltis's data directory"),
+        ] {
+            let error = moltis_sandbox::Error::from(refused.unwrap_err());
+            assert_eq!(error.code(), "workspace-refused", "{error:?}");
+            assert!(error.diagnosis().message.contains(names), "{error:?}");
+        }
     }
 }
