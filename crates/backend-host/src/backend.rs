@@ -217,6 +217,13 @@ impl Plan {
     fn told(&self) -> String {
         format!("{:?}", self.bounds().collect::<Vec<_>>())
     }
+
+    /// Whether a sandbox of this record is the one that is wanted.
+    fn is(&self, record: &Record) -> bool {
+        record.fingerprint == self.fingerprint
+            && record.told == self.told()
+            && record.ephemeral == self.ephemeral
+    }
 }
 
 impl Host {
@@ -298,28 +305,42 @@ impl Host {
         self.start(plan, opening).await
     }
 
-    /// The sandbox that runs already for this spec. Nothing is started or ended.
+    /// The sandbox that runs already for this spec. Nothing is started or ended, and nobody's lock is waited for.
     async fn adopt_running(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
-        let id = spec.id();
-        let Some(mut folder) = RunFolder::find(&self.config.data_dir, &id).await? else { return Ok(None) };
         let shell = self.shell().await?.clone();
         let (config, name, spec) = (self.config.clone(), self.name, spec.clone());
         let looked = blocking(move || {
-            // Whatever is found stays.
-            folder.keep(true);
-            let found = folder.record().and_then(|record| Some((record.process.find()?, record)));
-            let Some((agent, record)) = found.filter(|(_, record)| record.fingerprint == spec.fingerprint())
-            else {
+            let data_dir = config.data_dir.clone();
+            let Some((held, folder)) = look(data_dir, spec.id(), |record| {
+                record.backend == name && record.fingerprint == spec.fingerprint()
+            }) else {
                 return Ok(None);
             };
-            let judged = judge(&config, &spec)?;
-            let ephemeral = spec.lifetime == Lifetime::Ephemeral;
-            let opening = Opening::begin(&config.data_dir, &spec.id(), ephemeral, folder)?;
-            let plan = plan(name, &config.data_dir, &spec, judged, shell)?;
-            Ok(Some((opening, plan, Held { data_dir: config.data_dir, id: spec.id(), record, agent })))
+            let plan = plan(name, &config.data_dir, &spec, judge(&config, &spec)?, shell)?;
+            if !plan.is(&held.record) {
+                return Ok(None);
+            }
+            let transport = UnixTransport::open(&folder, SOCKET, held.agent.pid()).ok();
+            Ok(transport.map(|transport| (plan, held, transport)))
         });
-        let Some((opening, plan, held)) = looked.await? else { return Ok(None) };
-        Ok(self.adopt(&plan, &held, opening).await?.1)
+        let Some((plan, mut held, transport)) = looked.await? else { return Ok(None) };
+        if !self.answers(&plan, &held, &transport).await {
+            return Ok(None);
+        }
+        if held.record.idle_millis != plan.idle_millis {
+            held.record.idle_millis = plan.idle_millis;
+            // Written down where nobody is busy with it; who opens it next sets the time again either way.
+            let held = held.clone();
+            blocking(move || match RunFolder::try_find(&held.data_dir, &held.id) {
+                Some(folder) if folder.record().is_some_and(|r| r.process == held.record.process) => {
+                    folder.write(&held.record)
+                }
+                _ => Ok(()),
+            })
+            .await?;
+        }
+        let closer = Box::new(HostCloser::new(held, None));
+        Ok(Some(Arc::new(AgentSandbox::new(plan.id, false, plan.place, Arc::new(transport), closer))))
     }
 
     /// Judges the workspace alone; the folder of managed files is ours.
@@ -329,22 +350,17 @@ impl Host {
         blocking(move || judge(&config, &spec).map(drop)).await
     }
 
-    /// The sandbox that runs under this id. Nothing is started or ended.
+    /// The sandbox that runs under this id. Nothing is started or ended, and nobody's lock is waited for.
     async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
-        let Some(mut folder) = RunFolder::find(&self.config.data_dir, id).await? else { return Ok(None) };
         let (name, data_dir, wanted) = (self.name, self.config.data_dir.clone(), id.clone());
         let looked = blocking(move || {
-            folder.keep(true);
-            let found = folder.record().and_then(|record| Some((record.process.find()?, record)));
-            let Some((agent, record)) = found.filter(|(_, record)| record.backend == name) else {
-                return Ok(None);
-            };
-            let Ok(transport) = UnixTransport::open(folder.directory(), SOCKET, agent.pid()) else {
-                return Ok(None);
-            };
-            Ok(Some((transport, Held { data_dir, id: wanted, record, agent })))
+            let found = look(data_dir, wanted, |record| record.backend == name);
+            Ok(found.and_then(|(held, folder)| {
+                let transport = UnixTransport::open(&folder, SOCKET, held.agent.pid()).ok()?;
+                Some((held, transport))
+            }))
         });
-        let Some((transport, held)) = looked.await? else { return Ok(None) };
+        let Some((held, transport)) = looked.await? else { return Ok(None) };
         if moltis_agent::sandbox::status(&transport, ANSWER).await.is_err() {
             return Ok(None);
         }
@@ -357,6 +373,16 @@ impl Host {
         Ok(Some(Arc::new(AgentSandbox::new(id.clone(), false, place, Arc::new(transport), closer))))
     }
 
+    /// Whether the agent answers and takes the plan's idle time.
+    async fn answers(&self, plan: &Plan, held: &Held, transport: &UnixTransport) -> bool {
+        // One round trip: setting the time is answered like any question.
+        if held.record.idle_millis == plan.idle_millis {
+            moltis_agent::sandbox::status(transport, ANSWER).await.is_ok()
+        } else {
+            moltis_agent::sandbox::configure(transport, plan.idle_millis, ANSWER).await.is_ok()
+        }
+    }
+
     /// The sandbox that runs already, if it is what the plan wants and answers.
     async fn adopt(
         &self,
@@ -364,12 +390,7 @@ impl Host {
         held: &Held,
         opening: Opening,
     ) -> Result<(Opening, Option<Arc<dyn Sandbox>>)> {
-        let record = &held.record;
-        let same = record.backend == self.name
-            && record.fingerprint == plan.fingerprint
-            && record.told == plan.told()
-            && record.ephemeral == plan.ephemeral;
-        if !same {
+        if held.record.backend != self.name || !plan.is(&held.record) {
             return Ok((opening, None));
         }
         let agent = held.agent.clone();
@@ -379,14 +400,11 @@ impl Host {
         })
         .await?;
         let Ok(transport) = transport else { return Ok((opening, None)) };
-        if moltis_agent::sandbox::status(&transport, ANSWER).await.is_err() {
+        if !self.answers(plan, held, &transport).await {
             return Ok((opening, None));
         }
         let mut held = held.clone();
-        if record.idle_millis != plan.idle_millis {
-            if moltis_agent::sandbox::configure(&transport, plan.idle_millis, ANSWER).await.is_err() {
-                return Ok((opening, None));
-            }
+        if held.record.idle_millis != plan.idle_millis {
             held.record.idle_millis = plan.idle_millis;
             let record = held.record.clone();
             opening = blocking(move || opening.folder().write(&record).map(|()| opening)).await?;
@@ -523,6 +541,13 @@ async fn greet(ready: OwnedFd) -> Result<()> {
 
 async fn whole<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
     task.await.map_err(|_| Error::ShuttingDown)?
+}
+
+/// A sandbox whose agent lives and whose record is wanted, and the folder of its socket. Blocks on the disk alone.
+fn look(data_dir: PathBuf, id: SandboxId, wanted: impl FnOnce(&Record) -> bool) -> Option<(Held, OwnedFd)> {
+    let (folder, record) = folder::look(&data_dir, &id)?;
+    let agent = wanted(&record).then(|| record.process.find())??;
+    Some((Held { data_dir, id, record, agent }, folder))
 }
 
 /// An agent that listens here though nothing is written down of it: its opener died in between. Blocks.

@@ -285,6 +285,25 @@ pub fn private(parent: impl AsFd, name: &Path, make: bool) -> rustix::io::Result
     Ok(handle)
 }
 
+/// What is written down of one sandbox, and the folder that its socket lies in, whoever's lock is held: to look at a
+/// sandbox that runs nothing is waited for, and one that ends meanwhile is noticed by its not answering. `None` when
+/// there is none, or its folder is not what we made. Blocks on the disk alone.
+pub fn look(data_dir: &Path, id: &SandboxId) -> Option<(OwnedFd, Record)> {
+    let parent = unchanged(rustix::fs::CWD, &run_dir(data_dir))?;
+    let folder = unchanged(&parent, Path::new(id.as_str()))?;
+    let record = read_record(&folder)?;
+    Some((folder, record))
+}
+
+/// Opens a folder of ours that nobody else gets into.
+fn unchanged(parent: impl AsFd, name: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = rustix::fs::openat(parent, name, flags, Mode::empty()).ok()?;
+    let stat = rustix::fs::fstat(&handle).ok()?;
+    let ours = stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_mode & 0o777 == 0o700;
+    ours.then_some(handle)
+}
+
 /// The records of this data directory, whoever's lock is held. Blocks.
 ///
 /// # Errors
