@@ -324,7 +324,7 @@ impl Host {
             Ok(transport.map(|transport| (plan, held, transport)))
         });
         let Some((plan, mut held, transport)) = looked.await? else { return Ok(None) };
-        if !self.answers(&plan, &held, &transport).await {
+        if !answers(&plan, &transport).await {
             return Ok(None);
         }
         if held.record.idle_millis != plan.idle_millis {
@@ -373,16 +373,6 @@ impl Host {
         Ok(Some(Arc::new(AgentSandbox::new(id.clone(), false, place, Arc::new(transport), closer))))
     }
 
-    /// Whether the agent answers and takes the plan's idle time.
-    async fn answers(&self, plan: &Plan, held: &Held, transport: &UnixTransport) -> bool {
-        // One round trip: setting the time is answered like any question.
-        if held.record.idle_millis == plan.idle_millis {
-            moltis_agent::sandbox::status(transport, ANSWER).await.is_ok()
-        } else {
-            moltis_agent::sandbox::configure(transport, plan.idle_millis, ANSWER).await.is_ok()
-        }
-    }
-
     /// The sandbox that runs already, if it is what the plan wants and answers.
     async fn adopt(
         &self,
@@ -400,7 +390,7 @@ impl Host {
         })
         .await?;
         let Ok(transport) = transport else { return Ok((opening, None)) };
-        if !self.answers(plan, held, &transport).await {
+        if !answers(plan, &transport).await {
             return Ok((opening, None));
         }
         let mut held = held.clone();
@@ -541,6 +531,16 @@ async fn greet(ready: OwnedFd) -> Result<()> {
 
 async fn whole<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
     task.await.map_err(|_| Error::ShuttingDown)?
+}
+
+/// Whether the agent answers; a session's takes the plan's idle time, which begins anew.
+async fn answers(plan: &Plan, transport: &UnixTransport) -> bool {
+    // One round trip: setting the time is answered like any question.
+    if plan.ephemeral {
+        moltis_agent::sandbox::status(transport, ANSWER).await.is_ok()
+    } else {
+        moltis_agent::sandbox::configure(transport, plan.idle_millis, ANSWER).await.is_ok()
+    }
 }
 
 /// A sandbox whose agent lives and whose record is wanted, and the folder of its socket. Blocks on the disk alone.

@@ -126,6 +126,7 @@ const EXPECTED: &[Expected] = &[
             "adopt.other-spec",
             "adopt.nothing-there",
             "adopt.temporary",
+            "adopt.waits-for-nobody",
             "adopt.garbage",
         ],
     },

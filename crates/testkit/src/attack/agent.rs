@@ -137,7 +137,7 @@ fn false_agent(path: &Path) -> Result<Arc<Mutex<Vec<u8>>>, Fail> {
             tokio::spawn(async move {
                 // Hello of version 1, Started, a line of output.
                 let _ =
-                    stream.write_all(b"MOLTIS\x01\x00\x01\x03\0\0\0\x02\x01\x02\x03\x06\0\0\0false\n").await;
+                    stream.write_all(b"MOLTIS\x01\x00\x01\x03\0\0\0\x02\x01\x02\x03\x06\0\0\0faked\n").await;
                 let mut piece = [0; 4096];
                 while let Ok(n @ 1..) = stream.read(&mut piece).await {
                     ears.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&piece[..n]);
@@ -154,7 +154,7 @@ async fn impersonated(ctx: &Ctx) -> Result<Verdict, Fail> {
         spec.lifetime = Lifetime::Idle(Duration::from_secs(60));
     }
     let place = ctx.open(&spec).await?;
-    place.out("echo mine >/tmp/mine").await?;
+    place.out(format!("echo mine >{}", place.path("mine"))).await?;
     let paths = sockets(&ctx.folders.data);
     if paths.is_empty() {
         return Ok(Verdict::Uncontrolled("no socket lies in the data directory".into()));
@@ -184,7 +184,7 @@ async fn impersonated(ctx: &Ctx) -> Result<Verdict, Fail> {
                 }
             }
         }
-        ensure!(!said.contains("false"), "the false agent was believed: {said}");
+        ensure!(!said.contains("faked"), "the false agent was believed: {said}");
         let _ = tokio::time::timeout(Duration::from_secs(5), sandbox.close()).await;
     }
     for heard in ears {
@@ -204,7 +204,7 @@ async fn impersonated_control(ctx: &Ctx) -> Result<Control, Fail> {
     stream.write_all(b"told").await?;
     let mut said = [0; 27];
     stream.read_exact(&mut said).await?;
-    ensure!(crate::run::contains(&said, b"false"), "the false agent says nothing");
+    ensure!(crate::run::contains(&said, b"faked"), "the false agent says nothing");
     let told = eventually(Duration::from_secs(2), async || {
         Ok(*heard.lock().unwrap_or_else(PoisonError::into_inner) == b"told")
     })

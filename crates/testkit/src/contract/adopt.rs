@@ -22,6 +22,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("adopt.other-spec", other_spec).law(8),
         case!("adopt.nothing-there", nothing_there),
         case!("adopt.temporary", temporary),
+        case!("adopt.waits-for-nobody", waits_for_nobody),
         case!("adopt.garbage", garbage).limit(60),
         case!("find.whatever-spec", whatever_spec).law(8),
         case!("find.nothing-there", nothing_to_find),
@@ -126,6 +127,39 @@ async fn temporary(ctx: &Ctx) -> Result<Verdict, Fail> {
     ensure!(gone, "it outlives its opener");
     ensure!(other.adopt(&spec).await?.is_none(), "adopted after its end");
     drop(held);
+    Ok(Verdict::Pass)
+}
+
+async fn waits_for_nobody(ctx: &Ctx) -> Result<Verdict, Fail> {
+    let spec = ctx.session(LONG)?;
+    let place = ctx.open(&spec).await?;
+    // Many at once are as quick as a few.
+    let backends: Vec<_> = (0..16).map(|_| ctx.backend_again()).collect();
+    let began = Instant::now();
+    for adopted in futures_util::future::join_all(backends.iter().map(|backend| backend.adopt(&spec))).await {
+        ensure!(adopted?.is_some(), "not adopted, as one of sixteen");
+    }
+    ensure!(began.elapsed() < Duration::from_secs(3), "adopting sixteen times took {:?}", began.elapsed());
+    // One that is being closed, which takes its time where commands do not want to end, is there or not; that is said
+    // at once.
+    let marker = ctx.marker();
+    let _live = place.start(shell(format!("trap '' TERM HUP; {0} & {0}", marker.sleep()))).await?;
+    marker.wait_for(&place, 2, Duration::from_secs(5)).await?;
+    let looking = async {
+        let (mut slowest, other) = (Duration::ZERO, ctx.backend_again());
+        for _ in 0..10 {
+            let began = Instant::now();
+            let _ = other.adopt(&spec).await;
+            let _ = other.find(&spec.id()).await;
+            slowest = slowest.max(began.elapsed());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        slowest
+    };
+    let (closed, slowest) = tokio::join!(place.close(), looking);
+    closed?;
+    ensure!(slowest < Duration::from_secs(2), "looking for one that is being closed took {slowest:?}");
+    ensure!(ctx.backend_again().adopt(&spec).await?.is_none(), "adopted after its end");
     Ok(Verdict::Pass)
 }
 

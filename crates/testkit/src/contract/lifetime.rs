@@ -21,6 +21,7 @@ pub(super) fn cases() -> Vec<Case> {
         case!("lifetime.found-again", found_again).law(8),
         case!("lifetime.idle", idle),
         case!("lifetime.idle-not-in-use", idle_not_in_use),
+        case!("lifetime.taken-up-begins-anew", taken_up),
         case!("lifetime.removed", removed).law(7),
         case!("lifetime.purged", purged),
         case!("lifetime.agent-killed", agent_killed).law(8),
@@ -232,6 +233,18 @@ async fn idle_not_in_use(ctx: &Ctx) -> Result<Verdict, Fail> {
     }
     let all = join_all(specs.into_iter().map(|(spec, further)| held(spec, further))).await;
     all.into_iter().collect::<Result<Vec<()>, Fail>>()?;
+    Ok(Verdict::Pass)
+}
+
+async fn taken_up(ctx: &Ctx) -> Result<Verdict, Fail> {
+    let spec = ctx.session(Duration::from_millis(2500))?;
+    let place = ctx.open(&spec).await?;
+    // Whoever takes it up is about to use it: it must not end under the caller's hands.
+    for _ in 0..2 {
+        tokio::time::sleep(Duration::from_millis(1600)).await;
+        ensure!(ctx.backend_again().adopt(&spec).await?.is_some(), "ended though it was taken up in between");
+    }
+    ensure!(ends(ctx, place.id(), Duration::from_secs(8)).await?, "does not end after it was taken up");
     Ok(Verdict::Pass)
 }
 
