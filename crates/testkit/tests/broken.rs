@@ -117,6 +117,11 @@ const EXPECTED: &[Expected] = &[
     },
     Expected { fault: Fault::WritesHalves, chapters: &["files"], fails: &["files.atomic"] },
     Expected { fault: Fault::IgnoresResize, chapters: &["terminal"], fails: &["terminal.size"] },
+    Expected {
+        fault: Fault::ChecksNothing,
+        chapters: &["workspace"],
+        fails: &["workspace.refused-sources", "workspace.missing"],
+    },
     Expected { fault: Fault::AdoptsOtherSpecs, chapters: &["adopt"], fails: &["adopt.other-spec"] },
     Expected {
         fault: Fault::AdoptStarts,

@@ -188,6 +188,11 @@ async fn refused_sources(ctx: &Ctx) -> Result<Verdict, Fail> {
     std::fs::create_dir_all(ctx.folders.data.join("sandbox"))?;
     for source in sources {
         let spec = ctx.spec_with_workspace(&source, MountMode::Ro)?;
+        // Without opening anything, too.
+        match ctx.backend.check(&spec).await {
+            Err(Error::Refused(_)) => {}
+            other => fail!("checking {}: {other:?} instead of refused", source.display()),
+        }
         match ctx.backend.open(&spec).await {
             Err(Error::Refused(d)) => {
                 ensure!(d.message.contains('/'), "the refusal of {} names no folder: {d}", source.display());
@@ -204,9 +209,15 @@ async fn refused_sources(ctx: &Ctx) -> Result<Verdict, Fail> {
 
 async fn missing(ctx: &Ctx) -> Result<Verdict, Fail> {
     let ok = ctx.folder("work")?;
+    ctx.backend.check(&ctx.spec_with_workspace(&ok, MountMode::Ro)?).await?;
+    ensure_eq!(ctx.backend.list().await?, [], "sandboxes after checking");
     std::fs::write(ok.join("file"), "")?;
     for source in [ok.join("none"), ok.join("file"), "relative/path".into()] {
         let spec = ctx.spec_with_workspace(&source, MountMode::Ro)?;
+        match ctx.backend.check(&spec).await {
+            Err(Error::Invalid(_)) => {}
+            other => fail!("checking {}: {other:?} instead of invalid", source.display()),
+        }
         match ctx.backend.open(&spec).await {
             Err(Error::Invalid(d)) => {
                 ensure!(d.message.contains(&*source.to_string_lossy()), "the path is not named: {d}");
