@@ -88,7 +88,7 @@ impl Runtime {
             {
                 return Ok(self.hand_out(request, known, place));
             }
-            if let Some((known, place)) = self.open_locked(request, known).await? {
+            if let Some((known, place)) = Box::pin(self.open_locked(request, known)).await? {
                 return Ok(self.hand_out(request, known, place));
             }
         }
@@ -339,7 +339,7 @@ impl OpenSession {
             return Err(error);
         }
         let lost = std::mem::take(&mut self.lost);
-        *self = self.runtime.clone().open_session(&again).await?;
+        *self = Box::pin(self.runtime.clone().open_session(&again)).await?;
         self.lost.extend(lost);
         if tampered {
             self.restarted = Some(Gone::FilesMount);

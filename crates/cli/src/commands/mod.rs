@@ -19,35 +19,36 @@ use crate::args::{Cli, Command, Global};
 use crate::failure::Failure;
 use crate::render;
 
-/// Runs one command; gives the exit status.
+/// Runs one command; gives the exit status. What each command needs while it waits is on the heap: on the stack all
+/// would take the room of the largest.
 pub async fn run(cli: Cli) -> Result<i32, Failure> {
     let global = cli.global;
     match cli.command {
         Command::Exec(args) => {
             let json = args.json;
-            exec::run(&global, *args).await.map_err(|failure| failure.in_json(json))
+            Box::pin(exec::run(&global, *args)).await.map_err(|failure| failure.in_json(json))
         }
-        Command::Shell(args) => shell::run(&global, *args).await,
-        Command::Files(command) => files::run(&global, command).await,
+        Command::Shell(args) => Box::pin(shell::run(&global, *args)).await,
+        Command::Files(command) => Box::pin(files::run(&global, command)).await,
         Command::Cp(args) => {
             let json = args.json;
-            cp::run(&global, *args).await.map_err(|failure| failure.in_json(json))
+            Box::pin(cp::run(&global, *args)).await.map_err(|failure| failure.in_json(json))
         }
         Command::Completions(args) => completions::run(args.shell),
         Command::Process(command) => {
             let json = command.json();
-            process::run(&global, command).await.map_err(|failure| failure.in_json(json))
+            Box::pin(process::run(&global, command)).await.map_err(|failure| failure.in_json(json))
         }
         Command::Session(command) => {
             let json = command.json();
-            session::run(&global, command).await.map_err(|failure| failure.in_json(json))
+            Box::pin(session::run(&global, command)).await.map_err(|failure| failure.in_json(json))
         }
         Command::History(args) => {
-            history::run(&global, &args).await.map_err(|failure| failure.in_json(args.json))
+            Box::pin(history::run(&global, &args)).await.map_err(|failure| failure.in_json(args.json))
         }
         Command::Sandbox(command) => {
             let json = command.json();
-            sandbox::run(&global, command).await.map_err(|failure| failure.in_json(json))
+            Box::pin(sandbox::run(&global, command)).await.map_err(|failure| failure.in_json(json))
         }
         Command::Config(command) => config::run(&global, &command),
     }
