@@ -141,6 +141,11 @@ impl Place {
         for note in self.notes() {
             crate::say!("moltis: {}", render::one_line(note));
         }
+        self.tell_news();
+    }
+
+    /// Says what has become of the session since it was last used.
+    pub fn tell_news(&self) {
         if let Some(gone) = self.restarted() {
             crate::say!("moltis: this is a new sandbox: {}", why(gone));
         }

@@ -129,6 +129,29 @@ fn managed_files_go_in_and_come_out() {
 }
 
 #[test]
+fn a_killed_write_leaves_the_old_file_and_is_cleaned_up() {
+    let place = Place::new();
+    piped(&place, &["files", "put", "-", "a"], b"old").is(0, "", "");
+    let folder = place.data().join("files");
+    let mut child =
+        place.moltis(["files", "put", "--overwrite", "-", "a"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(&[b'n'; 100_000]).unwrap();
+    for _ in 0..500 {
+        if names(&folder).len() == 2 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(names(&folder).len(), 2, "the control: it was under way");
+    assert_eq!(fs::read(folder.join("a")).unwrap(), b"old");
+    piped(&place, &["files", "put", "-", "b"], b"b").is(0, "", "");
+    assert_eq!(names(&folder), ["a", "b"]);
+}
+
+#[test]
 fn errors_of_files_have_codes_and_statuses() {
     let place = Place::new();
     refused(&place.run(["files", "show", "none"]), 1, "file-missing", "none");

@@ -36,7 +36,8 @@ pub async fn run(global: &Global, args: Cp) -> Result<i32, Failure> {
         Opening::Open(place) => place,
         Opening::Told(number) => return Ok(128 + number),
     };
-    place.warn();
+    // No command runs: what binds commands is not worth a word here.
+    place.tell_news();
     let rules = FileRules::new(runtime.config());
     let copied = transfer::run(&mut signals, async |breaker| {
         let files = RuledFiles::new(place.sandbox().files(), rules);

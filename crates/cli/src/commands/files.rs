@@ -86,7 +86,8 @@ impl Target {
         };
         match Place::open(runtime, Overrides::default(), Some(request), signals).await? {
             Opening::Open(place) => {
-                place.warn();
+                // No command runs: what binds commands is not worth a word here.
+                place.tell_news();
                 Ok(Done::Done(Self::Session(place)))
             }
             Opening::Told(number) => Ok(Done::Told(number)),
