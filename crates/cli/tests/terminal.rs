@@ -25,7 +25,7 @@ impl Tmux {
         let place = Place::new();
         let socket = place.path("tmux");
         let tmux = Self { place, socket };
-        let shell = "env -i TERM=\"$TERM\" PATH=\"$PATH\" HOME=\"$HOME\" MOLTIS_DATA_DIR=\"$MOLTIS_DATA_DIR\" \
+        let shell = "exec env -i TERM=\"$TERM\" PATH=\"$PATH\" HOME=\"$HOME\" MOLTIS_DATA_DIR=\"$MOLTIS_DATA_DIR\" \
                      MOLTIS_CONFIG_DIR=\"$MOLTIS_CONFIG_DIR\" PS1='outside> ' sh";
         tmux.tmux(&["-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "30", shell]);
         tmux.tmux(&["set-option", "-g", "window-size", "manual"]);
