@@ -342,3 +342,54 @@ async fn managed_trees_replace_nothing_without_a_word() {
     local_files::write_tree(&copy, one, metadata(0o755), false).await.unwrap();
     assert_eq!(names(&copy), ["run"]);
 }
+
+#[tokio::test]
+async fn mangled_archives_are_refused_or_unpacked_and_never_lead_out() {
+    let temp = tempfile::tempdir().unwrap();
+    let long = [b'n'; 300];
+    let whole = archive(&[
+        (b'5', b"d/", b"", 0o755),
+        (b'0', b"d/file", &[7; 1500], 0o644),
+        (b'2', b"d/link", b"../..", 0o777),
+        (b'0', &long, b"x", 0o755),
+        (b'0', b"last", b"", 0o600),
+    ]);
+    let mut state: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut random = |below: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let (mut done, mut refused) = (0, 0);
+    for round in 0..400 {
+        let mut bytes_of_it = whole.clone();
+        for _ in 0..=random(4) {
+            let block = random(whole.len() / BLOCK) * BLOCK;
+            // The fields of a header: name, numbers, kind, target.
+            let at = [random(100), 100 + random(48), 156, 157 + random(100)][random(4)];
+            bytes_of_it[block + at] = *b"\0/.0157x2L\xff\x80g".get(random(14)).unwrap_or(&b'K');
+            bytes_of_it[block + 148..block + 156].fill(b' ');
+            let sum: u32 = bytes_of_it[block..block + BLOCK].iter().map(|byte| u32::from(*byte)).sum();
+            bytes_of_it[block + 148..block + 156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+        }
+        if random(4) == 0 {
+            bytes_of_it.truncate(random(whole.len()));
+        }
+        let to = temp.path().join("outer").join(round.to_string());
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        match local_files::write_tree(&to, bytes(bytes_of_it), metadata(0o755), false).await {
+            Ok(_) => done += 1,
+            Err(error) => {
+                // Work that panicked would have broken the stream.
+                assert_ne!(error.code(), "stream-broken");
+                refused += 1;
+            }
+        }
+        assert_eq!(names(temp.path()), ["outer"]);
+        assert_eq!(names(&temp.path().join("outer")), [round.to_string()]);
+        let _ = std::process::Command::new("chmod").args(["-R", "u+rwx"]).arg(&to).output();
+        fs::remove_dir_all(&to).unwrap();
+    }
+    assert!(done > 20 && refused > 20, "{done} {refused}");
+}
