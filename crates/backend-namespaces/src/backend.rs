@@ -20,7 +20,7 @@ use moltis_sandbox::{
 };
 
 use crate::caller::Caller;
-use crate::detect::Detector;
+use crate::detect::{self, Detector};
 use crate::error::Error;
 use crate::limits::{Limiter, OomKills};
 use crate::open::Connector;
@@ -225,7 +225,7 @@ impl Backend for NamespacesBackend {
 
     async fn detect(&self) -> Detection {
         if let Err(error) = self.state.detector.detect(|| self.trial()).await {
-            return Detection::Unusable(error.diagnosis().clone());
+            return detect::judged(error.diagnosis().clone());
         }
         let state = Arc::clone(&self.state);
         let found = blocking(move || {
@@ -238,7 +238,7 @@ impl Backend for NamespacesBackend {
         });
         match found.await {
             Ok(usable) => Detection::Usable(Box::new(usable)),
-            Err(error) => Detection::Unusable(error.diagnosis().clone()),
+            Err(error) => detect::judged(error.diagnosis().clone()),
         }
     }
 

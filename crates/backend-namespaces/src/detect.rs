@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use moltis_sandbox::{Detection, Diagnosis};
 use serde::{Deserialize, Serialize};
 
 /// How long a success is believed, in seconds.
@@ -123,6 +124,29 @@ impl Detector {
         }
         written
     }
+}
+
+/// Reasons that lie in how the machine is set up. Any other passes, or is mended where it lies: then the backend fails
+/// at the moment, and nobody should make do with less.
+const SETUP: [&str; 13] = [
+    "not-linux",
+    "seccomp-missing",
+    "userns-not-built",
+    "userns-in-chroot",
+    "userns-unprivileged-off",
+    "userns-forbidden",
+    "userns-apparmor",
+    "userns-max-zero",
+    "namespaces-max-zero",
+    "kernel-too-old",
+    "proc-masked",
+    "seccomp-blocks-clone",
+    "apparmor-profile",
+];
+
+/// A failed trial, told by whether it lies in the machine's set-up.
+pub fn judged(why: Diagnosis) -> Detection {
+    if SETUP.contains(&&*why.code) { Detection::Unusable(why) } else { Detection::Failing(why) }
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ async fn it_is_usable_here_and_says_what_it_keeps() {
     let host = Host::new();
     let usable = match host.backend.detect().await {
         Detection::Usable(usable) => usable,
-        Detection::Unusable(why) => panic!("{why:?}"),
+        Detection::Unusable(why) | Detection::Failing(why) => panic!("{why:?}"),
     };
     assert!(usable.version.starts_with("Linux "));
     assert!(usable.guarantees.filesystem.is_held() && usable.guarantees.network_blocked.is_held());

@@ -9,7 +9,7 @@ use super::support::{Host, Said, asked, cgroups, is_root, lasting, outcome, sh, 
 async fn guarantees(host: &Host) -> Guarantees {
     match host.backend.detect().await {
         Detection::Usable(usable) => usable.guarantees,
-        Detection::Unusable(why) => panic!("{why:?}"),
+        Detection::Unusable(why) | Detection::Failing(why) => panic!("{why:?}"),
     }
 }
 

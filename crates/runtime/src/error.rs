@@ -40,6 +40,26 @@ pub enum RuntimeError {
     /// Work of our own broke off.
     #[error("preparing the sandbox broke off")]
     Broke(String),
+    /// Others may write to the data directory, or it is somebody else's.
+    #[error("the data directory {place} is not safe: {why}")]
+    DataDirectoryExposed {
+        /// The data directory.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+        /// What to do.
+        fix: String,
+    },
+    /// A session that ran isolated would run with no isolation.
+    #[error("the session {key:?} ran isolated on {was}, and now only {now} is usable")]
+    IsolationLost {
+        /// The session.
+        key: String,
+        /// What held its last sandbox.
+        was: BackendName,
+        /// What would hold the next.
+        now: BackendName,
+    },
     /// Too little space left where Moltis keeps its state.
     #[error("only {free} MiB are free below {place}, and new commands need {floor} MiB")]
     DiskLow {
@@ -93,6 +113,19 @@ impl From<RuntimeError> for Error {
             }
             RuntimeError::Broke(cause) => Self::Unavailable(
                 Diagnosis::new("start-failed", message).cause(cause).fix("try again; if it stays, report it"),
+            ),
+            RuntimeError::DataDirectoryExposed { fix, .. } => Self::Refused(
+                Diagnosis::new("data-dir-exposed", message)
+                    .cause("whoever can write there could plant what Moltis trusts")
+                    .fix(fix),
+            ),
+            RuntimeError::IsolationLost { key, now, .. } => Self::Refused(
+                Diagnosis::new("isolation-lost", message)
+                    .cause("`moltis sandbox status` says what is wrong with the one that isolates")
+                    .fix(format!(
+                        "mend that, or allow it: moltis session set {} --backend {now}",
+                        crate::sessions::quoted(&key)
+                    )),
             ),
             RuntimeError::DiskLow { .. } => Self::Unavailable(
                 Diagnosis::new("disk-low", message)

@@ -220,9 +220,12 @@ impl Runtime {
             return Ok(());
         }
         for other in all.iter().filter(|other| other.key != *key) {
-            let in_use = match self.find_of(other).await? {
-                Some((_, running)) => running.activity().await?.operations > 0,
-                None => Self::in_transition(other),
+            let starting = other.sandbox.as_ref().is_some_and(|row| row.state != SandboxState::Running);
+            let in_use = match self.find_of(other).await {
+                Ok(Some((_, running))) => running.activity().await.map_or(true, |now| now.operations > 0),
+                Ok(None) => starting,
+                // One that cannot be asked is in use.
+                Err(_) => true,
             };
             if !in_use {
                 return Ok(());

@@ -1,7 +1,7 @@
 //! Home folders: which host folder stands behind `/home/sandbox`, and the managed files beside it.
 
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use moltis_config::Config;
@@ -35,6 +35,26 @@ pub fn purge(data_dir: &Path, key: &SessionKey) -> Result<bool, RuntimeError> {
 /// The folder of managed files. Nothing is made.
 pub fn managed_files(config: &Config) -> PathBuf {
     config.data_dir.value.join("files")
+}
+
+/// Sees that the data directory is ours and that nobody else may write to it.
+///
+/// # Errors
+/// `data-dir-exposed`.
+pub fn is_safe(data_dir: &Path) -> Result<(), RuntimeError> {
+    let found = std::fs::metadata(data_dir).map_err(|e| RuntimeError::data_directory(data_dir, e))?;
+    let (uid, place) = (rustix::process::geteuid().as_raw(), data_dir.display().to_string());
+    if found.uid() != uid {
+        let why = format!("it belongs to user {}, and this is user {uid}", found.uid());
+        let fix = "run as that user, or name a directory of your own by --data-dir".to_owned();
+        return Err(RuntimeError::DataDirectoryExposed { place, why, fix });
+    }
+    if found.mode() & 0o022 != 0 {
+        let why = format!("others can write to it (mode {:o})", found.mode() & 0o7777);
+        let fix = format!("chmod go-w {place}, or name a directory of your own by --data-dir");
+        return Err(RuntimeError::DataDirectoryExposed { place, why, fix });
+    }
+    Ok(())
 }
 
 /// Makes a folder that is the owner's alone, and those above it; one that is there stays as it is.

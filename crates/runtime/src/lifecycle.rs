@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use moltis_config::BackendChoice;
 use moltis_sandbox::{
-    Backend, BackendName, Diagnosis, Error, Exec, ExecRequest, Lifetime, NotEnforced, Result, Sandbox,
-    SandboxSpec, SessionKey,
+    Backend, BackendName, Diagnosis, Error, Exec, ExecRequest, Lifetime, NotEnforced, Origin, Result,
+    Sandbox, SandboxSpec, SessionKey,
 };
 use sha2::{Digest, Sha256};
 
@@ -53,6 +53,7 @@ pub struct OpenSession {
     pub lost: Vec<LostCommand>,
     env: Vec<(String, EnvValue)>,
     spec: SandboxSpec,
+    generation: u64,
 }
 
 /// A session as it was read, with what follows from it.
@@ -62,12 +63,17 @@ struct Known {
     lost: Vec<LostCommand>,
     settings: Settings,
     choice: BackendChoice,
+    /// Whether this very call made the session.
+    made: bool,
+    /// Which opening is to be ended first. One that somebody has made since is not.
+    recreate: Option<u64>,
 }
 
 /// A sandbox of a session, however it was come by.
 struct Place {
     opened: Opened,
     spec: SandboxSpec,
+    generation: u64,
     restarted: Option<Gone>,
 }
 
@@ -80,16 +86,35 @@ impl Runtime {
     /// `session-missing`; `sandbox-busy` when what the sandbox is to be has changed and something runs in it;
     /// `max-sandboxes`; those of the store.
     pub async fn open_session(&self, request: &SessionRequest) -> Result<OpenSession> {
+        self.open_without(request, None).await
+    }
+
+    /// [`open_session`](Self::open_session), but never the sandbox of this opening.
+    async fn open_without(&self, request: &SessionRequest, tampered: Option<u64>) -> Result<OpenSession> {
+        let mut recreate = tampered;
         // A session that is removed by somebody else meanwhile is made anew, once.
-        for _ in 0..3 {
-            let known = self.know(request).await?;
-            if !request.recreate
-                && let Some(place) = self.adopt(&known).await?
-            {
-                return Ok(self.hand_out(request, known, place));
+        for round in 0..3 {
+            let mut known = self.know(request).await?;
+            if round == 0 && request.recreate {
+                recreate = known.session.sandbox.as_ref().map(|row| row.generation);
             }
-            if let Some((known, place)) = Box::pin(self.open_locked(request, known)).await? {
-                return Ok(self.hand_out(request, known, place));
+            known.recreate = recreate;
+            let (number, made) = (known.session.number, known.made);
+            let opened = match self.adopt(&known).await {
+                Ok(Some(place)) => return Ok(self.hand_out(request, known, place)),
+                Ok(None) => Box::pin(self.open_locked(request, known)).await,
+                Err(error) => Err(error),
+            };
+            match opened {
+                Ok(Some((known, place))) => return Ok(self.hand_out(request, known, place)),
+                Ok(None) => {}
+                Err(error) => {
+                    if made {
+                        // What never had a sandbox has set nothing that anybody could rely on.
+                        let _ = self.store().run(move |db| db.forget_unused_session(number)).await;
+                    }
+                    return Err(error);
+                }
             }
         }
         Err(StoreError::NoSession.into())
@@ -97,7 +122,7 @@ impl Runtime {
 
     fn hand_out(&self, request: &SessionRequest, known: Known, place: Place) -> OpenSession {
         let Known { session, env, lost, .. } = known;
-        let Place { opened, spec, restarted } = place;
+        let Place { opened, spec, generation, restarted } = place;
         let Opened { sandbox, backend, not_enforced, notes } = opened;
         let (runtime, request) = (self.clone(), request.clone());
         OpenSession {
@@ -112,6 +137,7 @@ impl Runtime {
             lost,
             env,
             spec,
+            generation,
         }
     }
 
@@ -132,7 +158,7 @@ impl Runtime {
             };
             let Some((session, made)) = session else { return Ok(None) };
             let env = if session.env.is_empty() { Vec::new() } else { db.session_env(session.number)? };
-            let lost = if made { Vec::new() } else { db.sweep_lost_of(session.number)? };
+            let lost = if made { Vec::new() } else { db.tell_lost(session.number)? };
             Ok(Some((session, env, lost, made)))
         });
         let (session, env, lost, made) = read.await?.ok_or_else(|| missing(&request.key))?;
@@ -140,13 +166,12 @@ impl Runtime {
         if !made {
             agree(&request.key, &request.settings, &stored, self.config())?;
         }
-        let idle = match session.overrides.idle_ttl_secs {
-            Some(seconds) => Duration::from_secs(seconds),
-            None => self.config().tools.exec.sandbox.idle_ttl.value,
-        };
-        let choice = settings::choice(self.config(), &stored).value;
-        let settings = self.settings(stored, request.key.clone(), Lifetime::Idle(idle)).await?;
-        Ok(Known { session, env, lost, settings, choice })
+        // The values are the same; but what was a default is a demand once it is asked for.
+        let wanted = stored.with(&request.settings);
+        let idle = self.idle_ttl(&session);
+        let choice = settings::choice(self.config(), &wanted).value;
+        let settings = self.settings(wanted, request.key.clone(), Lifetime::Idle(idle)).await?;
+        Ok(Known { session, env, lost, settings, choice, made, recreate: None })
     }
 
     /// The sandbox that runs and is as it should be: the common case, without the session's lock and with nothing
@@ -156,6 +181,11 @@ impl Runtime {
         else {
             return Ok(None);
         };
+        if known.recreate == Some(row.generation) {
+            return Ok(None);
+        }
+        // Not in the spec, so that it could change without it.
+        known.settings.unkept()?;
         let Some(backend) = self.registry().get(row.backend).filter(|_| may_be(known.choice, row.backend))
         else {
             return Ok(None);
@@ -168,42 +198,50 @@ impl Runtime {
         let Some(sandbox) = backend.adopt(&spec).await? else { return Ok(None) };
         let Judged { not_enforced, notes, .. } = row.judged.clone();
         let opened = Opened { sandbox, backend: row.backend, not_enforced, notes };
-        Ok(Some(Place { opened, spec, restarted: None }))
+        Ok(Some(Place { opened, spec, generation: row.generation, restarted: None }))
     }
 
     /// Opens the session's sandbox with the right to do so; `None` when the session was removed meanwhile.
     async fn open_locked(&self, request: &SessionRequest, known: Known) -> Result<Option<(Known, Place)>> {
         let lock = self.store().lock_session(known.session.number, LOCK_PATIENCE).await?;
         // Whoever had the lock before may have done it all.
-        let lost = known.lost;
+        let Known { lost, made, recreate, .. } = known;
         let mut known = match self.session(&request.key).await? {
             Some(session) if session.number == lock.session() => self.know(request).await?,
             _ => return Ok(None),
         };
         known.lost.extend(lost);
+        (known.made, known.recreate) = (made, recreate);
         let unkept = known.settings.unkept()?;
         let Route { backend, spec, not_enforced, notes, .. } = self.route(&known).await?;
         let not_enforced = [unkept, not_enforced].concat();
-        let judged = Judged { settings: settings_hash(&spec, known.choice), not_enforced, notes };
+        let judged = Judged {
+            settings: settings_hash(&spec, known.choice),
+            choice: known.choice.to_string(),
+            not_enforced,
+            notes,
+        };
         let mut restarted = known.session.ended;
         if let Some(row) = known.session.sandbox.clone() {
+            let unwanted = known.recreate == Some(row.generation);
             let same = row.state == SandboxState::Running
                 && row.backend == backend.name()
                 && row.fingerprint == spec.fingerprint();
             if same
-                && !request.recreate
+                && !unwanted
                 && let Some(sandbox) = backend.adopt(&spec).await?
             {
                 self.judged_anew(lock, row.generation, judged.clone()).await?;
                 let Judged { not_enforced, notes, .. } = judged;
                 let opened = Opened { sandbox, backend: row.backend, not_enforced, notes };
-                return Ok(Some((known, Place { opened, spec, restarted: None })));
+                let place = Place { opened, spec, generation: row.generation, restarted: None };
+                return Ok(Some((known, place)));
             }
-            let why = if request.recreate { Some(Gone::Recreated) } else { None };
-            restarted = self.end_known(&lock, &known.session, &row, why).await?;
+            let end = if unwanted { End::Always(Gone::Recreated) } else { End::IfUnused(Gone::Spec) };
+            restarted = Some(self.end_known(&lock, &known.session, &row, end).await?);
         }
-        let opened = self.open_new(&lock, request, &*backend, &spec, judged).await?;
-        Ok(Some((known, Place { opened, spec, restarted })))
+        let (opened, generation) = self.open_new(&lock, request, &*backend, &spec, judged).await?;
+        Ok(Some((known, Place { opened, spec, generation, restarted })))
     }
 
     /// Which backend: the one that was named; with `auto` the one that the session's sandbox is on, as long as it keeps
@@ -211,10 +249,20 @@ impl Runtime {
     async fn route(&self, known: &Known) -> Result<Route> {
         let memory = host_memory();
         let spec = |name| known.settings.on(name, memory);
-        match self.kept_route(&known.session, known.choice, &spec).await {
-            Some(route) => Ok(route),
-            None => router::route(self.registry(), known.choice, spec).await,
+        if let Some(route) = self.kept_route(&known.session, known.choice, &spec).await {
+            return Ok(route);
         }
+        let route = router::route(self.registry(), known.choice, spec).await?;
+        if known.choice == BackendChoice::Auto && !route.isolates {
+            // What it did while it was isolated may lie in wait for the host.
+            let number = known.session.number;
+            let was = self.store().run(move |db| db.last_backend(number)).await?;
+            if let Some(was) = was.filter(|was| !on_host(*was)) {
+                let key = known.session.key.to_string();
+                return Err(RuntimeError::IsolationLost { key, was, now: route.backend.name() }.into());
+            }
+        }
+        Ok(route)
     }
 
     /// With `auto`, the backend that the session's sandbox is on, as long as it keeps what is demanded.
@@ -225,10 +273,9 @@ impl Runtime {
         spec: impl Fn(BackendName) -> SandboxSpec,
     ) -> Option<Route> {
         let row = session.sandbox.as_ref().filter(|row| row.state == SandboxState::Running)?;
-        if choice != BackendChoice::Auto
-            || !may_be(choice, row.backend)
-            || self.registry().get(row.backend).is_none()
-        {
+        // One that was named, or came of a sandbox that was switched off, is not what `auto` would choose.
+        let by_auto = choice == BackendChoice::Auto && row.judged.choice == choice.to_string();
+        if !by_auto || self.registry().get(row.backend).is_none() {
             return None;
         }
         let named = BackendChoice::Named(row.backend);
@@ -246,7 +293,7 @@ impl Runtime {
         backend: &dyn Backend,
         spec: &SandboxSpec,
         judged: Judged,
-    ) -> Result<Opened> {
+    ) -> Result<(Opened, u64)> {
         let new = NewSandbox { backend: backend.name(), fingerprint: spec.fingerprint(), judged };
         let generation = self.claim(lock, request, &new).await?;
         let sandbox = match backend.open(spec).await {
@@ -258,7 +305,7 @@ impl Runtime {
         };
         self.state(lock, generation, SandboxState::Running).await?;
         let Judged { not_enforced, notes, .. } = new.judged;
-        Ok(Opened { sandbox, backend: new.backend, not_enforced, notes })
+        Ok((Opened { sandbox, backend: new.backend, not_enforced, notes }, generation))
     }
 
     /// Writes down that a sandbox is about to be opened; if there are too many, the longest unused idle one goes first.
@@ -298,6 +345,11 @@ impl Runtime {
     }
 }
 
+/// Whether commands run on the host itself.
+fn on_host(backend: BackendName) -> bool {
+    matches!(backend, BackendName::RestrictedHost | BackendName::None)
+}
+
 /// Whether a sandbox on this backend may stay where it is.
 fn may_be(choice: BackendChoice, backend: BackendName) -> bool {
     match choice {
@@ -311,6 +363,19 @@ fn settings_hash(spec: &SandboxSpec, choice: BackendChoice) -> String {
     let mut spec = spec.clone();
     // How long it lives is told to the running one.
     spec.lifetime = Lifetime::Ephemeral;
+    // Which demand it is makes no difference, but for the configuration file's.
+    let settled = |origin: &mut Origin| {
+        if !matches!(*origin, Origin::Default | Origin::File) {
+            *origin = Origin::Session;
+        }
+    };
+    settled(&mut spec.network.origin);
+    settled(&mut spec.workspace_mode);
+    let limits = &mut spec.limits;
+    limits.memory.iter_mut().for_each(|limit| settled(&mut limit.origin));
+    limits.cpus.iter_mut().for_each(|limit| settled(&mut limit.origin));
+    limits.pids.iter_mut().for_each(|limit| settled(&mut limit.origin));
+    spec.workspace.iter_mut().for_each(|workspace| settled(&mut workspace.origin));
     let version = env!("CARGO_PKG_VERSION");
     let digest = Sha256::digest(format!("{version} {choice} {spec:?}").as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -332,16 +397,17 @@ impl OpenSession {
         };
         let mut again = self.request.clone();
         again.settings = settings::Overrides::default();
-        again.must_exist = true;
+        (again.must_exist, again.recreate) = (true, false);
         let tampered = error.code() == FILES_MOUNT_LOST;
-        again.recreate = tampered;
         if !tampered && self.sandbox.activity().await.is_ok() {
             return Err(error);
         }
         let lost = std::mem::take(&mut self.lost);
-        *self = Box::pin(self.runtime.clone().open_session(&again)).await?;
+        let without = tampered.then_some(self.generation);
+        let opening = self.runtime.clone();
+        *self = Box::pin(opening.open_without(&again, without)).await?;
         self.lost.extend(lost);
-        if tampered {
+        if tampered && self.restarted == Some(Gone::Recreated) {
             self.restarted = Some(Gone::FilesMount);
         }
         self.start(request).await
@@ -369,6 +435,16 @@ impl OpenSession {
     }
 }
 
+/// Whether a sandbox is ended though something runs in it, and what is then said of why.
+#[derive(Clone, Copy)]
+enum End {
+    Always(Gone),
+    IfUnused(Gone),
+}
+
+/// Code of the refusal to end what is in use.
+const BUSY: &str = "sandbox-busy";
+
 /// Code of the agent's refusal when the Managed Files mount is not where it was.
 const FILES_MOUNT_LOST: &str = "files-mount-lost";
 
@@ -388,7 +464,7 @@ pub(crate) fn busy(session: &Session, operations: u32, running: &[String]) -> Er
     };
     Error::Refused(
         Diagnosis::new(
-            "sandbox-busy",
+            BUSY,
             format!("what the sandbox of the session {key:?} is to be has changed, and something runs in it"),
         )
         .cause(format!("running: {what}"))
@@ -397,53 +473,68 @@ pub(crate) fn busy(session: &Session, operations: u32, running: &[String]) -> Er
 }
 
 impl Runtime {
-    /// Ends a sandbox that was written down, whatever state it is in, and says why it is gone. With no reason given it
-    /// is the changed spec if it runs; then it must not be in use.
+    /// Ends a sandbox that was written down, whatever state it is in, and says why it is gone: for the reason that is
+    /// given if it ran, else for one of its own.
+    ///
+    /// # Errors
+    /// `sandbox-busy` when it is in use and was to be spared then; those of the store and of the backend.
     async fn end_known(
         &self,
         lock: &SessionLock,
         session: &Session,
         row: &StoredSandbox,
-        why: Option<Gone>,
-    ) -> Result<Option<Gone>> {
+        end: End,
+    ) -> Result<Gone> {
         let Some(backend) = self.registry().get(row.backend) else {
             return Err(RuntimeError::NotBuilt(row.backend).into());
         };
-        let found = match row.state {
-            SandboxState::Running => backend.find(&session.sandbox_id).await?,
-            // Whoever was at it has died, and what there is of it is half made or half gone.
-            SandboxState::Opening | SandboxState::Closing => None,
-        };
-        let why = match (&found, why) {
-            (Some(_), Some(why)) => why,
-            (Some(running), None) => {
-                let activity = running.activity().await?;
-                if activity.operations > 0 {
-                    let named = named(&**running).await;
-                    return Err(busy(session, activity.operations, &named));
-                }
-                Gone::Spec
+        let found = match (row.state, end) {
+            (SandboxState::Running, End::IfUnused(_)) => backend.find(&session.sandbox_id).await?,
+            // Also one that does not answer.
+            (SandboxState::Running, End::Always(_)) => {
+                backend.find(&session.sandbox_id).await.unwrap_or(None)
             }
-            (None, _) => self.why_gone(session, row),
+            // Whoever was at it has died, and what there is of it is half made or half gone.
+            (SandboxState::Opening | SandboxState::Closing, _) => None,
+        };
+        let why = match (&found, end) {
+            (Some(_), End::Always(why) | End::IfUnused(why)) => why,
+            (None, _) => self.why_gone(session, row).await?,
         };
         if let Some(running) = &found {
             self.settle_in(session, &**running).await;
             self.state(lock, row.generation, SandboxState::Closing).await?;
-            running.close().await?;
+            let ended = match end {
+                End::Always(_) => running.close().await.map(|()| true)?,
+                End::IfUnused(_) => running.close_if_idle().await?,
+            };
+            if !ended {
+                self.state(lock, row.generation, SandboxState::Running).await?;
+                let operations = running.activity().await.map_or(1, |activity| activity.operations);
+                return Err(busy(session, operations, &named(&**running).await));
+            }
         }
-        // Also what a sandbox left that died.
+        // Also what a sandbox left that died, or that did not answer.
         backend.remove(&session.sandbox_id).await?;
         self.gone(lock, row.generation, Some(why)).await?;
-        Ok(Some(why))
+        Ok(why)
+    }
+
+    /// Time without use after which a session's sandbox ends.
+    pub(crate) fn idle_ttl(&self, session: &Session) -> Duration {
+        match session.overrides.idle_ttl_secs {
+            Some(seconds) => Duration::from_secs(seconds),
+            None => self.config().tools.exec.sandbox.idle_ttl.value,
+        }
     }
 
     /// Why a sandbox that is written down as running does not run: by its own clock, or not.
-    fn why_gone(&self, session: &Session, row: &StoredSandbox) -> Gone {
-        let idle = match session.overrides.idle_ttl_secs {
-            Some(seconds) => Duration::from_secs(seconds),
-            None => self.config().tools.exec.sandbox.idle_ttl.value,
-        };
-        let unused = Duration::from_millis(now_millis().saturating_sub(session.last_used_millis));
-        if row.state == SandboxState::Running && unused >= idle { Gone::Idle } else { Gone::Crash }
+    async fn why_gone(&self, session: &Session, row: &StoredSandbox) -> Result<Gone> {
+        let number = session.number;
+        let last_end = self.store().run(move |db| db.last_end(number)).await?;
+        let last_use = session.last_used_millis.max(last_end);
+        let unused = Duration::from_millis(now_millis().saturating_sub(last_use));
+        let idle = row.state == SandboxState::Running && unused >= self.idle_ttl(session);
+        Ok(if idle { Gone::Idle } else { Gone::Crash })
     }
 }

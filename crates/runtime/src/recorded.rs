@@ -51,7 +51,7 @@ type Pulled = Option<(Record, ExecEvents)>;
 
 async fn next(state: Pulled) -> Option<(Result<ExecEvent>, Pulled)> {
     let (mut record, mut events) = state?;
-    let event = match events.next().await {
+    let mut event = match events.next().await {
         Some(Ok(event)) => event,
         Some(Err(error)) => {
             let lost = if record.background { Ok(()) } else { record.lose().await };
@@ -84,8 +84,8 @@ async fn next(state: Pulled) -> Option<(Result<ExecEvent>, Pulled)> {
         }
     };
     // That it could not be written down is no reason to keep what happened from the caller.
-    if let Err(error) = written {
-        tracing::warn!(error = %error, "the history of a command cannot be written");
+    if let (Err(error), ExecEvent::Exit(outcome)) = (written, &mut event) {
+        outcome.notes.push(format!("the history cannot be written: {error}"));
     }
     let over = matches!(event, ExecEvent::Exit(_));
     Some((Ok(event), (!over).then_some((record, events))))

@@ -36,7 +36,7 @@ impl BackendStatus {
     pub(crate) fn new(backend: BackendName, detection: Detection) -> Self {
         match detection {
             Detection::Usable(usable) => Self { backend, usable: true, details: Some(*usable), reason: None },
-            Detection::Unusable(reason) => {
+            Detection::Unusable(reason) | Detection::Failing(reason) => {
                 Self { backend, usable: false, details: None, reason: Some(reason) }
             }
         }

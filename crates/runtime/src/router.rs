@@ -88,7 +88,7 @@ async fn named(
     let backend = registry.get(name).ok_or(RuntimeError::NotBuilt(name))?;
     let usable = match backend.detect().await {
         Detection::Usable(usable) => usable,
-        Detection::Unusable(reason) => return Err(Error::Unavailable(reason)),
+        Detection::Unusable(reason) | Detection::Failing(reason) => return Err(Error::Unavailable(reason)),
     };
     let spec = spec(name);
     let not_enforced = match judge(&spec, name, &usable.guarantees, &[]) {
@@ -121,12 +121,17 @@ async fn auto(registry: &Registry, spec: impl Fn(BackendName) -> SandboxSpec) ->
                 passed_over.push(PassedOver { backend: name, why });
                 continue;
             }
+            Detection::Failing(why) => {
+                passed_over.push(PassedOver { backend: name, why: why.clone() });
+                refusal.get_or_insert(Error::Unavailable(why));
+                continue;
+            }
         };
         let guarantees = usable.guarantees;
         let isolates = guarantees.filesystem.is_held();
         if refusal.is_some() && !isolates {
             // A demand that an isolating backend cannot keep is no reason to run with no isolation at all, where the
-            // demand is not kept either.
+            // demand is not kept either; nor is it that such a backend fails at the moment.
             let why = Diagnosis::new("isolates-nothing", "it isolates nothing, which nobody asked for");
             passed_over.push(PassedOver { backend: name, why });
             continue;
@@ -272,6 +277,53 @@ mod tests {
             (name, listed),
             (BackendName::Namespaces, vec!["resource_limits.memory_limit".to_owned()])
         );
+    }
+
+    /// A backend that isolates and fails at the moment.
+    struct Failing;
+
+    #[async_trait]
+    impl Backend for Failing {
+        fn name(&self) -> BackendName {
+            BackendName::Namespaces
+        }
+
+        async fn detect(&self) -> Detection {
+            Detection::Failing(Diagnosis::new("namespaces-exhausted", "there are too many"))
+        }
+
+        async fn open(&self, _: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+            unreachable!("routing opens nothing")
+        }
+
+        async fn adopt(&self, _: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+            Ok(None)
+        }
+
+        async fn find(&self, _: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
+            Ok(None)
+        }
+
+        async fn list(&self) -> Result<Vec<SandboxRecord>> {
+            Ok(Vec::new())
+        }
+
+        async fn remove(&self, _: &SandboxId) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn what_fails_at_the_moment_is_no_reason_to_run_on_the_host() {
+        let host = Arc::new(Fake(BackendName::RestrictedHost, keeps(false, false)));
+        let registry = Registry::of(vec![Arc::new(Failing), host]);
+        let error = route(&registry, BackendChoice::Auto, |_| spec(None)).await.map(drop).unwrap_err();
+        assert_eq!((error.code(), error.kind()), ("namespaces-exhausted", "unavailable"));
+        // Another that isolates is taken.
+        let docker = Arc::new(Fake(BackendName::Docker, keeps(true, true)));
+        let registry = Registry::of(vec![Arc::new(Failing), docker]);
+        let route = route(&registry, BackendChoice::Auto, |_| spec(None)).await.unwrap();
+        assert_eq!(route.backend.name(), BackendName::Docker);
     }
 
     #[tokio::test]

@@ -124,6 +124,7 @@ impl Runtime {
         self.blocking(move |shared| {
             let data = &shared.config.data_dir.value;
             homes::private_folder(data).map_err(|e| RuntimeError::data_directory(data, e))?;
+            homes::is_safe(data)?;
             let settings = Settings::new(&shared.config, &overrides, key, lifetime);
             settings.make_folders()?;
             settings.hides(&shared.config_files)?;

@@ -13,7 +13,7 @@ use crate::runtime::Runtime;
 use crate::settings::NamedWorkspace;
 use crate::store::{Caller, HistoryCursor, HistoryPage, Session, SessionOverrides, SessionPatch, now_millis};
 
-pub(crate) use agree::{agree, first_settings};
+pub(crate) use agree::{agree, first_settings, quoted};
 
 /// Sessions that one call gives at most.
 const PAGE: usize = 1000;

@@ -34,6 +34,23 @@ pub struct Overrides {
     pub workspace: Option<Setting<NamedWorkspace>>,
 }
 
+impl Overrides {
+    /// These, with what `asked` names on top.
+    #[must_use]
+    pub fn with(self, asked: &Self) -> Self {
+        Self {
+            enabled: asked.enabled.or(self.enabled),
+            backend: asked.backend.or(self.backend),
+            image: asked.image.clone().or(self.image),
+            network: asked.network.or(self.network),
+            memory: asked.memory.or(self.memory),
+            cpus: asked.cpus.or(self.cpus),
+            pids: asked.pids.or(self.pids),
+            workspace: asked.workspace.clone().or(self.workspace),
+        }
+    }
+}
+
 /// A host folder to show at `/workspace`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedWorkspace {
@@ -207,13 +224,13 @@ fn switched_off(config: &Config, overrides: &Overrides) -> bool {
 }
 
 /// A workspace that was named, and who said how it is mounted.
-struct Workspace {
-    mount: Setting<Mount>,
+pub(crate) struct Workspace {
+    pub(crate) mount: Setting<Mount>,
     mode_origin: Origin,
 }
 
 /// The workspace, if one was named. `workspace_mount = "none"` switches off one from the file, not one from a flag.
-fn workspace(config: &Config, overrides: &Overrides) -> Option<Workspace> {
+pub(crate) fn workspace(config: &Config, overrides: &Overrides) -> Option<Workspace> {
     let sandbox = &config.tools.exec.sandbox;
     let access = sandbox.workspace_mount;
     let by_file = mode_of(access.value);

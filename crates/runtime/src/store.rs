@@ -31,10 +31,10 @@ mod tests;
 mod word;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use moltis_sandbox::{Diagnosis, blocking};
+use moltis_sandbox::blocking;
 use tokio::sync::Semaphore;
 
 pub use caller::Caller;
@@ -60,7 +60,6 @@ struct Shared {
     /// Lets one task at a time go to a blocking thread, so that those that wait hold none.
     turn: Arc<Semaphore>,
     slot: Mutex<Slot>,
-    notes: Mutex<Vec<Diagnosis>>,
 }
 
 #[derive(Debug, Default)]
@@ -84,7 +83,6 @@ impl Store {
             data_dir: data_dir.into(),
             turn: Arc::new(Semaphore::new(1)),
             slot: Mutex::default(),
-            notes: Mutex::default(),
         }))
     }
 
@@ -124,7 +122,11 @@ impl Store {
             slot.database = None;
             slot
         });
-        let (database, _) = self.open(&mut slot)?;
+        let (database, aside) = self.open(&mut slot)?;
+        if let Some(PutAside { kept, cause }) = aside {
+            // What it held decided what may run: whoever asks now is told, and whoever asks again begins anew.
+            return Err(StoreError::Corrupt { place: database.path().to_owned(), kept: Some(kept), cause });
+        }
         let answer = work(database);
         let Err(StoreError::Corrupt { place, cause, .. }) = answer else { return answer };
         // The damage was found in the middle of work. What the database held decides what may run, so this work fails,
@@ -140,13 +142,7 @@ impl Store {
             None => Database::open(&self.0.data_dir, slot.suspect)?,
         };
         slot.suspect = false;
-        lock(&self.0.notes).extend(aside.as_ref().map(PutAside::note));
         Ok((slot.database.insert(database), aside))
-    }
-
-    /// What a person must be told about the store, such as that a damaged one was put aside.
-    pub fn notes(&self) -> Vec<Diagnosis> {
-        lock(&self.0.notes).clone()
     }
 
     /// Waits for the right to start or end a session's sandbox. Dropping the future gives the wait up.
@@ -169,10 +165,6 @@ impl Store {
         }
         Ok(SessionLock { session, file: Arc::new(file) })
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The time in milliseconds since 1970.

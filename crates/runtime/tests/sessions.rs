@@ -488,3 +488,152 @@ async fn a_patch_that_names_what_there_is_not_changes_nothing() {
     assert_eq!(runtime.session(&key("s")).await.unwrap(), None);
     here.end().await;
 }
+
+#[tokio::test]
+async fn a_session_that_is_switched_on_again_is_isolated_again_whoever_chose() {
+    let here = Here::new(BackendName::Namespaces);
+    let auto = here.runtime_with(|config| config.tools.exec.sandbox.backend.value = BackendChoice::Auto);
+    for (off, on) in [
+        (r#"{"sandboxEnabled": false}"#, r#"{"sandboxEnabled": true}"#),
+        (r#"{"sandboxEnabled": false}"#, r#"{"sandboxEnabled": null}"#),
+        (r#"{"sandboxBackend": "none"}"#, r#"{"sandboxBackend": null}"#),
+        (r#"{"sandboxBackend": "restricted-host"}"#, r#"{"sandboxBackend": "auto"}"#),
+    ] {
+        set(&auto, "s", off).await;
+        assert_ne!(open(&auto, "s").await.backend, BackendName::Namespaces, "{off}");
+        set(&auto, "s", on).await;
+        assert_eq!(open(&auto, "s").await.backend, BackendName::Namespaces, "{on}");
+        set(&auto, "s", r#"{"sandboxEnabled": null, "sandboxBackend": null}"#).await;
+    }
+    here.end().await;
+}
+
+#[tokio::test]
+async fn a_flag_that_asks_for_the_default_is_a_demand_in_a_session_too() {
+    let here = Here::new(BackendName::RestrictedHost);
+    let runtime = here.runtime();
+    open(&runtime, "s").await;
+    let flag = |settings: Overrides| SessionRequest { settings, ..request("s") };
+    let network = Some(Setting::new(moltis_sandbox::Network::Blocked, moltis_sandbox::Origin::Flag));
+    let asked = flag(Overrides { network, ..Overrides::default() });
+    assert_eq!(runtime.open_session(&asked).await.map(drop).unwrap_err().code(), "demand-not-kept");
+    // Without it the session goes on as it was.
+    assert!(!open(&runtime, "s").await.sandbox.is_new());
+    here.end().await;
+}
+
+#[tokio::test]
+async fn what_a_session_asks_for_later_and_nothing_keeps_is_refused_though_its_sandbox_runs() {
+    let here = Here::new(BackendName::Namespaces);
+    let runtime = here.runtime();
+    open(&runtime, "s").await;
+    set(&runtime, "s", r#"{"sandboxImage": "debian:12"}"#).await;
+    assert_eq!(runtime.open_session(&request("s")).await.map(drop).unwrap_err().code(), "demand-not-kept");
+    set(&runtime, "s", r#"{"sandboxImage": null}"#).await;
+    assert!(!open(&runtime, "s").await.sandbox.is_new());
+    here.end().await;
+}
+
+#[tokio::test]
+async fn a_workspace_is_compared_with_how_it_is_mounted() {
+    use moltis_config::words::MountAccess;
+    use moltis_runtime::NamedWorkspace;
+    use moltis_sandbox::MountMode;
+
+    let here = Here::new(BackendName::RestrictedHost);
+    let folder = here.temp.path().canonicalize().unwrap().join("w");
+    std::fs::create_dir(&folder).unwrap();
+    for (access, same, other) in [
+        (MountAccess::Rw, MountMode::Rw, MountMode::Ro),
+        (MountAccess::Ro, MountMode::Ro, MountMode::Rw),
+        (MountAccess::None, MountMode::Ro, MountMode::Rw),
+    ] {
+        let runtime = here.runtime_with(|config| config.tools.exec.sandbox.workspace_mount.value = access);
+        let name = format!("{access:?}");
+        let asks = |mode| {
+            let workspace = NamedWorkspace { source: folder.clone(), mode };
+            let workspace = Some(Setting::new(workspace, moltis_sandbox::Origin::Flag));
+            SessionRequest { settings: Overrides { workspace, ..Overrides::default() }, ..request(&name) }
+        };
+        runtime.open_session(&asks(None)).await.unwrap();
+        runtime.open_session(&asks(None)).await.unwrap();
+        let differs = runtime.open_session(&asks(Some(other))).await.map(drop).unwrap_err();
+        assert_eq!(differs.code(), "session-differs", "{access:?}");
+        // Read-only is refused where nothing can keep it, but not for being another than it is.
+        let agreed = runtime.open_session(&asks(Some(same))).await.map(drop);
+        assert!(agreed.is_ok() || agreed.unwrap_err().code() == "demand-not-kept");
+    }
+    here.end().await;
+}
+
+#[tokio::test]
+async fn a_first_command_that_is_refused_leaves_no_session() {
+    let here = Here::new(BackendName::Namespaces);
+    let runtime = here.runtime();
+    let network = Some(Setting::new(moltis_sandbox::Network::Trusted, moltis_sandbox::Origin::Flag));
+    let asked = SessionRequest { settings: Overrides { network, ..Overrides::default() }, ..request("s") };
+    assert_eq!(runtime.open_session(&asked).await.map(drop).unwrap_err().code(), "demand-not-kept");
+    assert_eq!(runtime.session(&key("s")).await.unwrap(), None);
+    here.end().await;
+}
+
+#[tokio::test]
+async fn a_damaged_store_stops_the_command_that_finds_it() {
+    let here = Here::new(BackendName::Namespaces);
+    let runtime = here.runtime();
+    set(&runtime, "s", r#"{"limits": {"pids": 50}}"#).await;
+    drop(runtime);
+    // The log would mend it.
+    std::fs::remove_file(here.data().join("moltis.db-wal")).unwrap();
+    std::fs::write(here.data().join("moltis.db"), "no database at all, but long enough to be one").unwrap();
+    let runtime = here.runtime();
+    let error = runtime.open_session(&request("s")).await.map(drop).unwrap_err();
+    assert_eq!((error.code(), error.kind()), ("store-corrupt", "unavailable"));
+    assert!(error.diagnosis().fix.as_ref().unwrap().contains("moltis.db.corrupt-"), "{error:?}");
+    open(&runtime, "s").await;
+    here.end().await;
+}
+
+#[tokio::test]
+async fn pruning_leaves_what_is_used_started_or_silent() {
+    let here = Here::new(BackendName::Namespaces);
+    let runtime = here.runtime();
+    let mut busy = open(&runtime, "busy").await;
+    let process = background(&mut busy, "sleep 1000").await;
+    out(&mut open(&runtime, "idle").await, "true").await;
+    let mut dead = open(&runtime, "dead").await;
+    out(&mut dead, "true").await;
+    dead.sandbox.close().await.unwrap();
+    // Somebody is at it.
+    open(&runtime, "starting").await;
+    let number = stored(&runtime, "starting").await.number;
+    let lock = Store::new(here.data()).lock_session(number, Duration::from_secs(5)).await.unwrap();
+
+    let pruned = runtime.prune(false).await.unwrap();
+    assert_eq!((pruned.removed.as_slice(), pruned.kept), (&[dead.session.sandbox_id.clone()][..], 3));
+    let idle = stored(&runtime, "idle").await.sandbox_id;
+    let pruned = runtime.prune(true).await.unwrap();
+    assert_eq!((pruned.removed.as_slice(), pruned.kept), (&[idle][..], 2));
+    assert!(busy.sandbox.processes().await.unwrap().iter().any(|one| one.id == process));
+    drop(lock);
+    busy.sandbox.stop(process).await.unwrap();
+    here.end().await;
+}
+
+#[tokio::test]
+async fn callers_that_ask_for_a_new_sandbox_at_once_share_it() {
+    let here = Here::new(BackendName::Namespaces);
+    let runtime = here.runtime();
+    open(&runtime, "s").await;
+    let asked = SessionRequest { recreate: true, ..request("s") };
+    let opened = futures_util::future::join_all((0..6).map(|_| {
+        let (runtime, asked) = (here.runtime(), asked.clone());
+        async move {
+            let mut session = runtime.open_session(&asked).await.unwrap();
+            out(&mut session, "sleep 0.3; echo done").await
+        }
+    }))
+    .await;
+    assert_eq!(opened, ["done\n"; 6]);
+    here.end().await;
+}

@@ -91,8 +91,11 @@ impl FromStr for BackendName {
 pub enum Detection {
     /// It can open a sandbox now.
     Usable(Box<Usable>),
-    /// It cannot, and this is why and how to mend it.
+    /// It cannot on this machine as it is set up, and this is why and how to mend it.
     Unusable(Diagnosis),
+    /// It could, but not now: something is short, or its place is not in order. That is no reason to make do with less
+    /// isolation.
+    Failing(Diagnosis),
 }
 
 /// A backend that can open sandboxes.

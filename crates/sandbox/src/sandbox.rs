@@ -95,4 +95,17 @@ pub trait Sandbox: Send + Sync {
 
     /// Ends the sandbox and everything in it, and waits until nothing of it is left but its home.
     async fn close(&self) -> Result<()>;
+
+    /// As [`close`](Self::close), but only if nothing uses it; whether it did. A sandbox with an agent of ours decides
+    /// by itself: nothing can begin between its word and its end.
+    ///
+    /// # Errors
+    /// Those of asking and of closing. After one it may be in use.
+    async fn close_if_idle(&self) -> Result<bool> {
+        if self.activity().await?.operations > 0 {
+            return Ok(false);
+        }
+        self.close().await?;
+        Ok(true)
+    }
 }

@@ -49,7 +49,9 @@ impl Ctx {
         let backend = (subject.make)(&folders);
         let guarantees = match backend.detect().await {
             Detection::Usable(usable) => usable.guarantees,
-            Detection::Unusable(d) => return Err(Fail::new(format!("not usable here: [{}] {d}", d.code))),
+            Detection::Unusable(d) | Detection::Failing(d) => {
+                return Err(Fail::new(format!("not usable here: [{}] {d}", d.code)));
+            }
         };
         Ok(Self {
             backend,

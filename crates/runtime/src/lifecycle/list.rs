@@ -6,8 +6,10 @@ use std::time::Duration;
 use moltis_sandbox::{Activity, BackendName, Result, SandboxId, SessionKey};
 use serde::{Serialize, Serializer};
 
+use super::End;
+use super::running::JUST_OPENED;
 use crate::runtime::Runtime;
-use crate::store::{SandboxState, Session};
+use crate::store::{Gone, Session, StoreError};
 
 /// A sandbox as it is found now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,9 +44,6 @@ fn in_millis<S: Serializer>(activity: &Option<Activity>, serializer: S) -> Resul
     });
     told.serialize(serializer)
 }
-
-/// Time within which whoever opened a sandbox for a single command runs it.
-const JUST_OPENED: Duration = Duration::from_secs(10);
 
 /// What a prune removed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -111,36 +110,58 @@ impl Runtime {
         Ok(all)
     }
 
-    /// Removes what is left of sandboxes that are dead, and those that run with no session that knows them; with
-    /// `idle` also those in which nothing runs. Homes stay.
+    /// Removes what is left of sandboxes that are dead, and those that run with no session that knows them and nothing
+    /// in them; with `idle` also those of sessions in which nothing runs. Homes stay. What is being started or ended,
+    /// and what does not answer, is left alone.
     ///
     /// # Errors
-    /// Those of the store and of the backends.
+    /// Those of the store. What cannot be removed now is kept.
     pub async fn prune(&self, idle: bool) -> Result<Pruned> {
         let mut pruned = Pruned::default();
         for info in self.sandboxes().await? {
-            let known = info.session.is_some();
-            // One of a single command that runs elsewhere now has no session either. It is in use, or will be in a
-            // moment.
-            let in_use = info
-                .activity
-                .is_some_and(|activity| activity.operations > 0 || (!known && activity.idle < JUST_OPENED));
-            if info.running && (in_use || (known && !idle)) {
-                pruned.kept += 1;
-                continue;
+            let removed = match &info.session {
+                Some(key) => self.prune_known(key, idle).await,
+                None => self.prune_unknown(&info).await,
+            };
+            match removed {
+                Ok(true) => pruned.removed.push(info.id),
+                Ok(false) => pruned.kept += 1,
+                Err(error) => {
+                    tracing::debug!(error = %error, id = %info.id, "a sandbox cannot be pruned");
+                    pruned.kept += 1;
+                }
             }
-            match &info.session {
-                Some(key) => drop(self.stop_sandbox(key).await?),
-                None => self.remove_sandbox(&info.id).await?,
-            }
-            pruned.removed.push(info.id);
         }
-        self.store().run(|db| db.sweep_lost()).await?;
         Ok(pruned)
     }
 
-    /// Whether a stored session's sandbox is being started or ended by somebody right now, as far as is written down.
-    pub fn in_transition(session: &Session) -> bool {
-        session.sandbox.as_ref().is_some_and(|row| row.state != SandboxState::Running)
+    async fn prune_known(&self, key: &SessionKey, idle: bool) -> Result<bool> {
+        let Some(session) = self.session(key).await? else { return Ok(false) };
+        // Whoever has the lock starts it or ends it.
+        let lock = match self.store().lock_session(session.number, Duration::ZERO).await {
+            Ok(lock) => lock,
+            Err(StoreError::SessionBusy(_)) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(session) = self.locked(&lock, key).await? else { return Ok(false) };
+        let Some(row) = session.sandbox.clone() else { return Ok(false) };
+        match self.find_of(&session).await? {
+            Some(_) if !idle => Ok(false),
+            Some(_) => self.end_idle(&lock, &session, &row, Gone::Stopped).await,
+            None => self.end_known(&lock, &session, &row, End::Always(Gone::Stopped)).await.map(|_| true),
+        }
+    }
+
+    /// One of a single command that runs elsewhere now has no session either: it is in use, or will be in a moment.
+    async fn prune_unknown(&self, info: &SandboxInfo) -> Result<bool> {
+        let Some(backend) = self.registry().get(info.backend) else { return Ok(false) };
+        if info.running {
+            let Some(sandbox) = backend.find(&info.id).await? else { return Ok(false) };
+            if sandbox.activity().await?.idle < JUST_OPENED || !sandbox.close_if_idle().await? {
+                return Ok(false);
+            }
+        }
+        backend.remove(&info.id).await?;
+        Ok(true)
     }
 }

@@ -5,11 +5,17 @@ use std::time::Duration;
 
 use moltis_sandbox::{BackendName, Diagnosis, Error, Result, Sandbox, SandboxId, SessionKey};
 
-use super::LOCK_PATIENCE;
+use super::{BUSY, End, LOCK_PATIENCE};
 use crate::homes;
 use crate::recorded;
 use crate::runtime::{Runtime, off_thread};
-use crate::store::{Gone, SandboxState, Session, SessionLock, SessionNumber, StoreError};
+use crate::store::{Gone, SandboxState, Session, SessionLock, SessionNumber, StoreError, StoredSandbox};
+
+/// Time that a sandbox has to tell how its background commands ended.
+const SETTLE: Duration = Duration::from_secs(5);
+
+/// Time within which whoever opened a sandbox begins to use it.
+pub(super) const JUST_OPENED: Duration = Duration::from_secs(10);
 
 /// What an ended sandbox was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +82,8 @@ impl Runtime {
     /// Ends the sandbox of a session that is locked.
     pub(crate) async fn end_locked(&self, lock: &SessionLock, session: &Session) -> Result<Stopped> {
         let Some(row) = session.sandbox.clone() else { return Ok(Stopped::Nothing) };
-        let why = self.end_known(lock, session, &row, Some(Gone::Stopped)).await?;
-        Ok(if why == Some(Gone::Stopped) { Stopped::Ended } else { Stopped::Nothing })
+        let why = self.end_known(lock, session, &row, End::Always(Gone::Stopped)).await?;
+        Ok(if why == Gone::Stopped { Stopped::Ended } else { Stopped::Nothing })
     }
 
     /// Ends a sandbox by its id alone, such as one whose session is not known here, and removes what is left of it.
@@ -105,27 +111,55 @@ impl Runtime {
         Ok(())
     }
 
-    /// Ends the sandbox that was longest unused and is idle; `false` when all are in use.
+    /// Makes room: forgets a sandbox that is written down and dead, else ends the one that was longest unused and is
+    /// idle; `false` when all are in use. One that cannot be asked is in use.
     pub(super) async fn evict(&self, but: SessionNumber) -> Result<bool> {
         let all = self.store().run(|db| db.sandboxes()).await?;
-        for session in all.into_iter().filter(|session| session.number != but) {
-            // One that is being started or ended is in use.
-            let lock = match self.store().lock_session(session.number, Duration::ZERO).await {
-                Ok(lock) => lock,
-                Err(StoreError::SessionBusy(_)) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            let Some(session) = self.locked(&lock, &session.key).await? else { continue };
-            let Some(row) = session.sandbox.clone() else { return Ok(true) };
-            if let Some((_, running)) = self.find_of(&session).await?
-                && running.activity().await?.operations > 0
-            {
-                continue;
+        for live in [false, true] {
+            for session in all.iter().filter(|session| session.number != but) {
+                if self.evict_one(session, live).await.unwrap_or(false) {
+                    return Ok(true);
+                }
             }
-            self.end_known(&lock, &session, &row, Some(Gone::Evicted)).await?;
-            return Ok(true);
         }
         Ok(false)
+    }
+
+    async fn evict_one(&self, session: &Session, live: bool) -> Result<bool> {
+        // One that is being started or ended is in use.
+        let lock = match self.store().lock_session(session.number, Duration::ZERO).await {
+            Ok(lock) => lock,
+            Err(StoreError::SessionBusy(_)) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(session) = self.locked(&lock, &session.key).await? else { return Ok(false) };
+        let Some(row) = session.sandbox.clone() else { return Ok(true) };
+        match self.find_of(&session).await? {
+            Some((_, running)) if live => {
+                let activity = running.activity().await?;
+                if activity.commands == 0 && activity.uptime < JUST_OPENED {
+                    return Ok(false);
+                }
+                self.end_idle(&lock, &session, &row, Gone::Evicted).await
+            }
+            Some(_) => Ok(false),
+            None => self.end_known(&lock, &session, &row, End::Always(Gone::Evicted)).await.map(|_| true),
+        }
+    }
+
+    /// Ends a sandbox in which nothing runs; `false` when something does.
+    pub(super) async fn end_idle(
+        &self,
+        lock: &SessionLock,
+        session: &Session,
+        row: &StoredSandbox,
+        why: Gone,
+    ) -> Result<bool> {
+        match self.end_known(lock, session, row, End::IfUnused(why)).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.code() == BUSY => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes down how a session's background commands ended that are over. What cannot be found out now is tried again
@@ -137,8 +171,12 @@ impl Runtime {
     }
 
     pub(super) async fn settle_in(&self, session: &Session, sandbox: &dyn Sandbox) {
-        if let Err(error) = recorded::settle(self.store(), session.number, sandbox).await {
-            tracing::debug!(error = %error, "background commands cannot be looked up");
+        let settled = recorded::settle(self.store(), session.number, sandbox);
+        // A sandbox that does not tell is not waited for: its commands are lost with it.
+        match tokio::time::timeout(SETTLE, settled).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(error = %error, "background commands cannot be looked up"),
+            Err(_) => tracing::debug!("background commands are not told of"),
         }
     }
 

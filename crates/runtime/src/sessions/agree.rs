@@ -64,17 +64,13 @@ pub fn agree(key: &SessionKey, asked: &Overrides, stored: &Overrides, config: &C
         differ.compare("pids", Some(asked.value), is, number);
     }
     if let Some(asked) = &asked.workspace {
-        let by_file = || {
-            let source = sandbox.workspace.as_ref()?.value.clone();
-            Some(NamedWorkspace { source, mode: None })
-        };
-        let is = stored.workspace.as_ref().map(|w| w.value.clone()).or_else(by_file);
+        // What would be mounted, whoever said so.
+        let is = settings::workspace(config, stored).map(|workspace| workspace.mount.value);
         let same = is.as_ref().is_some_and(|is| {
-            let ro = |mode: Option<MountMode>| mode.unwrap_or(MountMode::Ro);
-            let source = is.source == asked.value.source;
-            source && asked.value.mode.is_none_or(|mode| mode == ro(is.mode))
+            is.source == asked.value.source && asked.value.mode.is_none_or(|mode| mode == is.mode)
         });
         if !same {
+            let is = is.map(|is| NamedWorkspace { source: is.source, mode: Some(is.mode) });
             differ.name("workspace", &shown(&asked.value), &is.as_ref().map_or(String::new(), shown));
         }
     }
@@ -129,7 +125,7 @@ impl Differ {
 }
 
 /// A word as a shell reads it.
-fn quoted(word: &str) -> String {
+pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+".contains(c);
     if !word.is_empty() && word.chars().all(plain) && !word.starts_with('-') {
         return word.to_owned();

@@ -212,23 +212,59 @@ impl Database {
         })
     }
 
-    /// Finds the commands whose process died, marks them lost and gives them, each to one caller only.
+    /// Finds the commands whose process died, and marks them lost; their sessions are still to be told.
     ///
     /// # Errors
     /// Those of [`StoreError`].
-    pub fn sweep_lost(&mut self) -> Result<Vec<LostCommand>> {
+    pub fn sweep_lost(&mut self) -> Result<usize> {
         self.sweep(1, i64::MAX)
     }
 
-    /// [`sweep_lost`](Self::sweep_lost) for one session, whose next caller is told.
+    /// [`sweep_lost`](Self::sweep_lost) for one session.
     ///
     /// # Errors
     /// Those of [`StoreError`].
-    pub fn sweep_lost_of(&mut self, session: SessionNumber) -> Result<Vec<LostCommand>> {
+    pub fn sweep_lost_of(&mut self, session: SessionNumber) -> Result<usize> {
         self.sweep(session.0, session.0)
     }
 
-    fn sweep(&mut self, first: i64, last: i64) -> Result<Vec<LostCommand>> {
+    /// A session's commands whose outcome is not known, each told to one caller only.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`].
+    pub fn tell_lost(&mut self, session: SessionNumber) -> Result<Vec<LostCommand>> {
+        self.sweep_lost_of(session)?;
+        let untold: Option<i64> = self.read(|c| {
+            let mut query =
+                c.prepare_cached("SELECT 1 FROM commands WHERE session = ?1 AND told = 0 LIMIT 1")?;
+            Ok(query.query_row([session.0], |row| row.get(0)).optional()?)
+        })?;
+        if untold.is_none() {
+            return Ok(Vec::new());
+        }
+        self.write(|t| {
+            let mut query = t.prepare_cached(
+                "UPDATE commands SET told = 1 WHERE session = ?1 AND told = 0
+                 RETURNING number, command, caller, background, started,
+                     (SELECT key FROM sessions WHERE sessions.id = commands.session)",
+            )?;
+            let rows = query.query_map([session.0], |row| {
+                Ok(LostCommand {
+                    session: SessionKey::new(row.get::<_, String>(5)?).ok_or_else(|| malformed(5))?,
+                    number: since_1970(row.get(0)?),
+                    command: row.get(1)?,
+                    caller: row.get(2)?,
+                    background: row.get(3)?,
+                    started_millis: since_1970(row.get(4)?),
+                })
+            })?;
+            let mut lost = rows.collect::<rusqlite::Result<Vec<_>>>()?;
+            lost.sort_by_key(|lost| lost.number);
+            Ok(lost)
+        })
+    }
+
+    fn sweep(&mut self, first: i64, last: i64) -> Result<usize> {
         let running: Vec<(i64, i64, i64)> = self.read(|c| {
             let mut query = c.prepare_cached(
                 "SELECT session, number, owner FROM commands INDEXED BY commands_running
@@ -240,34 +276,21 @@ impl Database {
         let mut dead = Vec::new();
         for (session, number, owner) in running {
             if !self.lives(owner)? {
-                dead.push((session, number, owner));
+                dead.push([session, number, owner]);
             }
         }
         if dead.is_empty() {
-            return Ok(Vec::new());
+            return Ok(0);
         }
         self.write(|t| {
-            let mut lost = Vec::new();
-            for (session, number, owner) in dead {
-                let row = t
+            let mut lost = 0;
+            for row in dead {
+                lost += t
                     .prepare_cached(
-                        "UPDATE commands SET state = 'lost', owner = NULL
-                         WHERE session = ?1 AND number = ?2 AND owner = ?3 AND state = 'running'
-                         RETURNING command, caller, background, started,
-                             (SELECT key FROM sessions WHERE sessions.id = commands.session)",
+                        "UPDATE commands SET state = 'lost', owner = NULL, told = 0
+                         WHERE session = ?1 AND number = ?2 AND owner = ?3 AND state = 'running'",
                     )?
-                    .query_row([session, number, owner], |row| {
-                        Ok(LostCommand {
-                            session: SessionKey::new(row.get::<_, String>(4)?).ok_or_else(|| malformed(4))?,
-                            number: since_1970(number),
-                            command: row.get(0)?,
-                            caller: row.get(1)?,
-                            background: row.get(2)?,
-                            started_millis: since_1970(row.get(3)?),
-                        })
-                    })
-                    .optional()?;
-                lost.extend(row);
+                    .execute(row)?;
             }
             Ok(lost)
         })

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use moltis_sandbox::Diagnosis;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
@@ -49,19 +48,6 @@ pub struct PutAside {
     pub kept: PathBuf,
     /// What is wrong with it.
     pub cause: String,
-}
-
-impl PutAside {
-    /// What to tell a person.
-    pub fn note(&self) -> Diagnosis {
-        let kept = self.kept.display();
-        Diagnosis::new(
-            "store-corrupt-kept",
-            format!("the store was damaged and begins anew; it is kept as {kept}"),
-        )
-        .cause(&self.cause)
-        .fix(format!("what it held is gone from here; `sqlite3 {kept} .recover` may read it"))
-    }
 }
 
 /// What work inside a transaction may fail with, before the database's path is known to it.

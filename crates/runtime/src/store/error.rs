@@ -217,7 +217,7 @@ impl From<StoreError> for Error {
             | StoreError::Exposed(_)
             | StoreError::TooMany(_)
             | StoreError::HasSandbox => Self::Refused(told),
-            StoreError::Override { .. } | StoreError::NoSession => Self::Invalid(told),
+            StoreError::Override { .. } => Self::Invalid(told),
             _ => Self::Unavailable(told),
         }
     }

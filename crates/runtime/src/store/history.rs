@@ -1,7 +1,7 @@
 //! What a session ran: the last commands, newest first.
 
 use moltis_sandbox::{BackendName, Ending, Status};
-use rusqlite::{Row, params};
+use rusqlite::{OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 
 use super::caller::Caller;
@@ -133,6 +133,36 @@ impl Database {
             entries.truncate(most);
             let next = entries.last().filter(|_| more).map(|entry| HistoryCursor(entry.number));
             Ok(HistoryPage { entries, next })
+        })
+    }
+}
+
+impl Database {
+    /// Where the session's latest command ran.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`](super::StoreError).
+    pub fn last_backend(&self, session: SessionNumber) -> Result<Option<BackendName>> {
+        self.read(|c| {
+            let mut query = c.prepare_cached(
+                "SELECT backend FROM commands WHERE session = ?1 ORDER BY number DESC LIMIT 1",
+            )?;
+            let word: Option<String> = query.query_row([session.0], |row| row.get(0)).optional()?;
+            Ok(word.map(|word| word.parse().map_err(|()| malformed(0))).transpose()?)
+        })
+    }
+
+    /// When the session's latest command ended, in milliseconds since 1970; 0 when none is known to have.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`](super::StoreError).
+    pub fn last_end(&self, session: SessionNumber) -> Result<u64> {
+        self.read(|c| {
+            let mut query = c.prepare_cached(
+                "SELECT started + coalesce(micros, 0) / 1000 FROM commands
+                 WHERE session = ?1 ORDER BY number DESC LIMIT 1",
+            )?;
+            Ok(query.query_row([session.0], |row| row.get(0)).optional()?.map_or(0, since_1970))
         })
     }
 }

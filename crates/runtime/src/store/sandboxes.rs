@@ -123,6 +123,8 @@ impl ToSql for Gone {
 pub struct Judged {
     /// Hash of everything that the judgement depended on.
     pub settings: String,
+    /// The word that the backend was chosen by: `auto`, or its name.
+    pub choice: String,
     /// Built-in defaults that are not kept.
     pub not_enforced: Vec<NotEnforced>,
     /// What else a person should know.
@@ -274,7 +276,7 @@ impl Database {
                     .execute(params![session.0, why])?;
             }
             Ok(t.prepare_cached(
-                "UPDATE commands SET state = 'lost', owner = NULL
+                "UPDATE commands SET state = 'lost', owner = NULL, told = 0
                  WHERE session = ?1 AND state = 'running' AND background = 1",
             )?
             .execute([session.0])?)

@@ -162,6 +162,22 @@ impl Database {
         })
     }
 
+    /// Forgets a session that has had no command and has no sandbox; `false` when it has.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`].
+    pub fn forget_unused_session(&mut self, session: SessionNumber) -> Result<bool> {
+        self.write(|t| {
+            let forgotten = t
+                .prepare_cached(
+                    "DELETE FROM sessions WHERE id = ?1 AND commands = 0
+                     AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE session = ?1)",
+                )?
+                .execute([session.0])?;
+            Ok(forgotten > 0)
+        })
+    }
+
     /// Forgets a session with its history; `false` when there is none.
     ///
     /// # Errors

@@ -38,7 +38,7 @@ fn sixteen_processes_share_one_session_and_sixteen() {
     for i in 0..16 {
         assert_eq!(count(&format!("s{i}")), 50);
     }
-    assert_eq!(store.run_blocking(|d| d.sweep_lost()).unwrap(), []);
+    assert_eq!(store.run_blocking(|d| d.sweep_lost()).unwrap(), 0);
 }
 
 #[test]

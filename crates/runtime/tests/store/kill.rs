@@ -47,13 +47,14 @@ fn kill_one(place: &Path, after: Duration, told: &mut Told) {
 
 fn judge(place: &Path, told: &Told) -> usize {
     let store = Store::new(place);
-    let lost = store.run_blocking(|d| d.sweep_lost()).unwrap();
-    assert_eq!(store.notes(), [], "{told:?}");
+    let count = store.run_blocking(|d| d.sweep_lost()).unwrap();
     let session = store.run_blocking(|d| d.session(&key("killed"))).unwrap();
     let Some(session) = session else {
         assert!(!told.session, "{told:?}");
-        return lost.len();
+        return count;
     };
+    let lost = store.run_blocking(|d| d.tell_lost(session.number)).unwrap();
+    assert_eq!(lost.len(), count);
     let page = store.run_blocking(|d| d.history(session.number, None, 5)).unwrap();
     let newest = page.entries.first().map_or(0, |entry| entry.number);
     assert!(newest >= told.begun && newest <= told.begun + 1, "{told:?} {newest}");

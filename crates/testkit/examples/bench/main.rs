@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     let mut table = Table::default();
     runtime.block_on(async {
         let place = Place::new();
-        if let Detection::Unusable(d) = place.backend.detect().await {
+        if let Detection::Unusable(d) | Detection::Failing(d) = place.backend.detect().await {
             eprintln!("namespaces is not usable here: {d}");
             return;
         }
