@@ -1,6 +1,7 @@
 //! `--env` and `--env-file`: the variables that a command is given.
 
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -8,6 +9,7 @@ use std::path::Path;
 use moltis_sandbox::Diagnosis;
 
 use crate::failure::Failure;
+use crate::render;
 
 /// Largest environment file in bytes.
 const MAX_FILE: u64 = 4 * 1024 * 1024;
@@ -19,25 +21,88 @@ pub fn collect(files: &[impl AsRef<Path>], flags: &[OsString]) -> Result<Vec<(Os
         read_file(file.as_ref(), &mut variables)?;
     }
     for flag in flags {
-        variables.extend(parse(flag, || format!("--env {}", flag.to_string_lossy()))?);
+        variables.extend(parse(flag, &Place::Flag)?);
     }
     Ok(variables)
 }
 
-/// `NAME=VALUE`, or `NAME` for the caller's own value; nothing when the caller has none.
-fn parse(word: &OsStr, place: impl Fn() -> String) -> Result<Option<(OsString, OsString)>, Failure> {
+/// `NAME=VALUE`, or `NAME` for the caller's own value; nothing when the caller has none, which is said.
+fn parse(word: &OsStr, place: &Place<'_>) -> Result<Option<(OsString, OsString)>, Failure> {
     let bytes = word.as_bytes();
     let (name, value) = match bytes.iter().position(|b| *b == b'=') {
-        Some(at) => (&bytes[..at], Some(OsString::from_vec(bytes[at + 1..].to_vec()))),
-        None => (bytes, std::env::var_os(word)),
+        Some(at) => (&bytes[..at], Some(&bytes[at + 1..])),
+        None => (bytes, None),
     };
-    if name.is_empty() || bytes.contains(&0) {
-        return Err(Failure::invalid(
-            Diagnosis::new("env-name-invalid", format!("{}: a variable needs a name", place()))
-                .fix("write NAME=VALUE, or NAME alone to pass on the caller's value"),
-        ));
+    if !is_name(name) {
+        return Err(invalid(place.misnamed(name), fix(name)));
+    }
+    if bytes.contains(&0) {
+        return Err(invalid(format!("{place}: a value cannot hold a NUL byte"), "take it out"));
+    }
+    let value = match value {
+        Some(value) => Some(OsString::from_vec(value.to_vec())),
+        None => std::env::var_os(word),
+    };
+    if value.is_none() {
+        let name = String::from_utf8_lossy(name);
+        match place {
+            Place::Flag => crate::say!("moltis: {name} is not set here and is left out"),
+            Place::File(..) => crate::say!(
+                "moltis: {name} is not set here and is left out ({})",
+                render::one_line(&place.to_string())
+            ),
+        }
     }
     Ok(value.map(|value| (OsString::from_vec(name.to_vec()), value)))
+}
+
+/// Where a variable is named.
+enum Place<'a> {
+    Flag,
+    File(&'a Path, usize),
+}
+
+impl Place<'_> {
+    /// What is wrong with a name. Lines of a file may be secrets, and are not repeated.
+    fn misnamed(&self, name: &[u8]) -> String {
+        match self {
+            Self::Flag => {
+                format!("{self}: {:?} is no name of a variable", String::from_utf8_lossy(name))
+            }
+            Self::File(..) => format!("{self}: what is before the `=` is no name of a variable"),
+        }
+    }
+}
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => f.write_str("--env"),
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+        }
+    }
+}
+
+fn is_name(name: &[u8]) -> bool {
+    let [first, rest @ ..] = name else { return false };
+    let is_letter = |b: &u8| b.is_ascii_alphabetic() || *b == b'_';
+    is_letter(first) && rest.iter().all(|b| is_letter(b) || b.is_ascii_digit())
+}
+
+/// What makes a name of this.
+fn fix(name: &[u8]) -> &'static str {
+    if name.trim_ascii_start().starts_with(b"export ") {
+        "write NAME=VALUE without `export`"
+    } else if name.trim_ascii() != name {
+        "write NAME=VALUE without spaces around the name"
+    } else {
+        "write NAME=VALUE, or NAME alone to pass on the caller's value; a name has letters, digits and _, and no digit \
+         first"
+    }
+}
+
+fn invalid(message: String, fix: &str) -> Failure {
+    Failure::invalid(Diagnosis::new("env-name-invalid", message).fix(fix))
 }
 
 fn read_file(path: &Path, variables: &mut Vec<(OsString, OsString)>) -> Result<(), Failure> {
@@ -63,8 +128,7 @@ fn read_file(path: &Path, variables: &mut Vec<(OsString, OsString)>) -> Result<(
         if line.trim_ascii().is_empty() || line.trim_ascii_start().starts_with(b"#") {
             continue;
         }
-        let place = || format!("{}:{}", path.display(), number + 1);
-        variables.extend(parse(OsStr::from_bytes(line), place)?);
+        variables.extend(parse(OsStr::from_bytes(line), &Place::File(path, number + 1))?);
     }
     Ok(())
 }
@@ -87,8 +151,10 @@ mod tests {
 
     #[test]
     fn a_name_is_needed() {
-        assert!(flags(&["=x"]).is_err());
-        assert!(flags(&[""]).is_err());
+        for word in ["=x", "", "B =1", " B=1", "export C=1", "1A=1", "A-B=1", "A.B", "é=1"] {
+            assert!(flags(&[word]).is_err(), "{word}");
+        }
+        assert!(flags(&["_a1=", "A_b=1"]).is_ok());
     }
 
     #[test]

@@ -116,7 +116,32 @@ pub fn print(text: &str) -> Result<i32, Failure> {
 /// # Errors
 /// As for [`print`].
 pub fn print_json(value: &impl serde::Serialize) -> Result<i32, Failure> {
-    let mut text = serde_json::to_string(value).map_err(|e| Failure::output(e.into()))?;
+    print(&json_line(value)?)
+}
+
+/// One JSON value and a line break. Every control character in it is escaped, also those that JSON lets stand: none can
+/// act on a terminal.
+pub fn json_line(value: &impl serde::Serialize) -> Result<String, Failure> {
+    let plain = serde_json::to_string(value).map_err(|e| Failure::output(e.into()))?;
+    let mut text = String::with_capacity(plain.len() + 1);
+    for piece in plain.split_inclusive(char::is_control) {
+        match piece.chars().next_back().filter(|c| c.is_control()) {
+            Some(c) => {
+                text.push_str(&piece[..piece.len() - c.len_utf8()]);
+                text.push_str(&format!("\\u{:04x}", c as u32));
+            }
+            None => text.push_str(piece),
+        }
+    }
     text.push('\n');
-    print(&text)
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn json_holds_no_control_characters() {
+        let line = super::json_line(&"a\u{9d}52;c;x\u{7}\n\u{7f}é").unwrap_or_default();
+        assert_eq!(line, "\"a\\u009d52;c;x\\u0007\\n\\u007fé\"\n");
+    }
 }

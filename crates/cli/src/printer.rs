@@ -1,4 +1,8 @@
-//! Printing what a command writes, and what it leaves running.
+//! Printing what a command writes, and what it leaves running. A terminal gets only what a program may do to it; a file
+//! or a pipe gets every byte.
+
+use std::io::{IsTerminal, stderr, stdout};
+use std::time::Duration;
 
 use moltis_runtime::Capped;
 use moltis_sandbox::exec::{ExecEvent, Outcome};
@@ -12,8 +16,12 @@ use crate::screen::Screen;
 pub struct Printer {
     writer: Writer,
     caps: Option<[Capped; 2]>,
-    screen: Option<Screen>,
+    /// What stands between each stream and a terminal.
+    screens: [Option<Screen>; 2],
 }
+
+/// Time that a reader has to take the last of the output once somebody wants us gone.
+const HURRY: Duration = Duration::from_secs(1);
 
 impl Printer {
     /// A printer that keeps at most `cap` bytes of each stream.
@@ -22,12 +30,13 @@ impl Printer {
             let cap = usize::try_from(cap).unwrap_or(usize::MAX);
             [Capped::new(cap), Capped::new(cap)]
         });
-        Self { writer: Writer::default(), caps, screen: None }
+        let screens = [stdout().is_terminal(), stderr().is_terminal()].map(|is| is.then(Screen::new));
+        Self { writer: Writer::default(), caps, screens }
     }
 
-    /// A printer of what is drawn on our terminal.
+    /// A printer of what is drawn on our terminal, wherever it goes.
     pub fn on_terminal(cap: Option<u64>) -> Self {
-        Self { screen: Some(Screen::new()), ..Self::new(cap) }
+        Self { screens: [Some(Screen::new()), Some(Screen::new())], ..Self::new(cap) }
     }
 
     /// Prints one event; waits while the reader is behind.
@@ -37,7 +46,7 @@ impl Printer {
             ExecEvent::Stderr(bytes) => (Stream::Stderr, bytes),
             ExecEvent::Started(_) | ExecEvent::Missed { .. } | ExecEvent::Exit(_) => return Ok(()),
         };
-        if let Some(screen) = &mut self.screen {
+        if let Some(screen) = &mut self.screens[stream as usize] {
             bytes = screen.pass(bytes);
         }
         if let Some(caps) = &mut self.caps {
@@ -60,16 +69,24 @@ impl Printer {
                 break;
             }
         }
-        let left = self.screen.map(|screen| screen.restore()).unwrap_or_default();
-        if !left.is_empty() {
-            // A reader that is gone shows below.
-            let _ = self.writer.write(Stream::Stdout, left.into()).await;
+        for (stream, screen) in streams.into_iter().zip(self.screens) {
+            let left = screen.map(|screen| screen.restore()).unwrap_or_default();
+            if !left.is_empty() {
+                // A reader that is gone shows below.
+                let _ = self.writer.write(stream, left.into()).await;
+            }
         }
         match self.writer.finish().await {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
             Err(error) => Err(Failure::output(error)),
         }
+    }
+
+    /// The same for somebody who does not wait: a reader that is slow may miss the end.
+    pub async fn hurry(self) {
+        // Why we leave is told by others.
+        let _ = tokio::time::timeout(HURRY, self.finish()).await;
     }
 }
 

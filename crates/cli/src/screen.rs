@@ -1,5 +1,8 @@
 //! What a program inside may do to our terminal: its sequences for the clipboard, the title, links, notifications and
 //! the terminal's own files are kept from it, and what it leaves switched on is switched off again at the end.
+//!
+//! Each stream has a screen of its own: nothing that one lets through can become a forbidden sequence by what the other
+//! adds, since the begin of every sequence that might be one is held back until it is known not to be.
 
 use std::collections::BTreeSet;
 

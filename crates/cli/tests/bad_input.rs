@@ -23,7 +23,27 @@ fn commands_that_cannot_be() {
     refused(&place.exec(["--", ""]), "command-empty", "command");
     refused(&place.exec(["--cwd", "/nowhere", "true"]), "cwd-missing", "/nowhere");
     refused(&place.exec(["--cwd", "relative", "true"]), "cwd-not-absolute", "relative");
-    refused(&place.exec(["--env", "=x", "true"]), "env-name-invalid", "=x");
+    for (word, named) in [
+        ("=secret", "--env: \"\" is no name"),
+        ("B =secret", "--env: \"B \" is no name"),
+        ("1A=secret", "--env: \"1A\" is no name"),
+    ] {
+        let ran = place.exec(["--env", word, "true"]);
+        refused(&ran, "env-name-invalid", named);
+        assert!(!ran.stderr.contains("secret"), "{ran:?}");
+    }
+    let file = place.path("env");
+    for (line, fix) in [
+        ("B = secret", "without spaces around"),
+        ("export C=secret", "without `export`"),
+        ("1A=secret", "no digit first"),
+        ("secret/and+more", "write NAME=VALUE, or NAME alone"),
+    ] {
+        std::fs::write(&file, format!("# first\n{line}\n")).unwrap();
+        let ran = place.exec(["--env-file".as_ref(), file.as_os_str(), "true".as_ref()]);
+        refused(&ran, "env-name-invalid", &format!("{}:2: ", file.display()));
+        assert!(ran.stderr.contains(fix) && !ran.stderr.contains("secret"), "{ran:?}");
+    }
     refused(&place.exec(["--env-file", "/nowhere", "true"]), "env-file-unreadable", "/nowhere");
     refused(&place.exec(["--env-file", "/dev/zero", "true"]), "env-file-unreadable", "more than");
     assert_eq!(place.left_running(), Vec::<String>::new());

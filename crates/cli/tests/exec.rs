@@ -100,7 +100,7 @@ fn binary_output_is_untouched() {
 fn the_environment_is_what_was_given_and_no_more() {
     let place = Place::new();
     let file = place.path("env");
-    std::fs::write(&file, "# comment\nFROM_FILE=1\nOVER=file\n").unwrap();
+    std::fs::write(&file, "# comment\nFROM_FILE='1'\nOVER=file\nPASSED\nMISSING\n").unwrap();
     let output = place
         .exec_command(["--env", "A=x y", "--env", "PASSED", "--env", "ABSENT", "--env", "OVER=flag"])
         .arg("--env-file")
@@ -110,9 +110,17 @@ fn the_environment_is_what_was_given_and_no_more() {
         .env("SECRET_OF_THE_CALLER", "no")
         .output()
         .unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(
+        told.lines().filter(|line| line.contains("left out")).collect::<Vec<_>>(),
+        [
+            &*format!("moltis: MISSING is not set here and is left out ({}:5)", file.display()),
+            "moltis: ABSENT is not set here and is left out"
+        ]
+    );
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
-        "A=x y\nFROM_FILE=1\nHOME=/home/sandbox\nLANG=C.UTF-8\nMOLTIS_FILES_DIR=/home/sandbox/files\nOVER=flag\n\
+        "A=x y\nFROM_FILE='1'\nHOME=/home/sandbox\nLANG=C.UTF-8\nMOLTIS_FILES_DIR=/home/sandbox/files\nOVER=flag\n\
          PASSED=on\nPATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
     );
 }

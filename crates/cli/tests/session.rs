@@ -130,7 +130,7 @@ fn what_cannot_be_right_changes_nothing() {
         (&["--unset", "pids", "--pids", "9"], "set-and-unset", "`pids`"),
         (&["--unset", "env", "--env", "A=1"], "set-and-unset", "`env`"),
         (&["--unset", "env.A", "--env", "A=1"], "set-and-unset", "`env.A`"),
-        (&["--env", "=1"], "env-name-invalid", "needs a name"),
+        (&["--env", "=1"], "env-name-invalid", "is no name of a variable"),
         (&["--env-file", "/no/such/file"], "env-file-unreadable", "/no/such/file"),
     ];
     for (flags, code, part) in wrong {

@@ -278,3 +278,45 @@ fn without_a_terminal_there_is_no_shell() {
     assert_eq!(place.run(["shell", "bash"]).status, Some(125));
     assert!(!place.data().exists());
 }
+
+#[test]
+fn plain_output_on_a_terminal_cannot_reach_further_than_the_screen() {
+    let Some(tmux) = Tmux::start("plain output on a terminal") else { return };
+    tmux.tmux(&["set-option", "-s", "set-clipboard", "on"]);
+    let program = env!("CARGO_BIN_EXE_moltis");
+    let title = || tmux.tmux(&["display-message", "-p", "#{pane_title}"]).trim().to_owned();
+    // Through both streams, and cut in the middle.
+    let evil = "printf \"\\033]52;c;ZXZpbA==\\007\\033]2;evil\\007first\\n\"; printf \"\\033]2;ev\" >&2; sleep 0.3; \
+                printf \"il\\007second\\n\" >&2; printf \"\\033[31mred\\033[?25l\\n\"; printf \"\\033]11;cut\" >&2";
+    let seen = |what: &str, tail: &str| {
+        let screen = tmux.until(what, |screen| screen.lines().any(|line| line == tail));
+        assert!(screen.contains("first") && screen.contains("second"), "{screen}");
+        assert_ne!(title(), "evil");
+        assert_eq!(tmux.tmux(&["list-buffers"]), "", "nothing was put on the clipboard");
+        assert_eq!(tmux.tmux(&["display-message", "-p", "#{cursor_flag}"]).trim(), "1", "put back");
+        assert!(tmux.tmux(&["capture-pane", "-p", "-e"]).contains("\x1b[31mred"), "colours show");
+    };
+    tmux.line(&format!("clear; {program} exec --backend namespaces '{evil}'; echo status=$?"));
+    seen("its status", "status=0");
+
+    tmux.line(&format!("clear; {program} exec --session s --backend namespaces --background '{evil}'"));
+    tmux.until("its number", |screen| screen.lines().any(|line| line == "1"));
+    tmux.line(&format!("clear; {program} process output -f s 1; echo watched=$?"));
+    // What is kept of each stream comes after the other.
+    tmux.until("its end", |screen| screen.lines().any(|line| line == "watched=0"));
+    assert_ne!(title(), "evil");
+    assert_eq!(tmux.tmux(&["list-buffers"]), "");
+
+    // Each stream for itself: the one that is no terminal is exact.
+    let file = tmux.place.path("exact");
+    tmux.line(&format!(
+        "clear; {program} exec --backend namespaces '{evil}' > {}; echo status=$?",
+        file.display()
+    ));
+    tmux.until("its status", |screen| screen.lines().any(|line| line == "status=0"));
+    assert_ne!(title(), "evil");
+    assert_eq!(
+        std::fs::read(&file).unwrap(),
+        b"\x1b]52;c;ZXZpbA==\x07\x1b]2;evil\x07first\n\x1b[31mred\x1b[?25l\n"
+    );
+}

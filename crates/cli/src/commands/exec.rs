@@ -116,10 +116,18 @@ async fn streamed(
     })
     .await;
     drop(raw);
-    let outcome = match driven? {
-        Driven::Ended(outcome) => outcome,
-        Driven::Closed => return printer.finish().await.map(|_| BROKEN_PIPE),
-        Driven::Told(number) => return Ok(128 + number),
+    let outcome = match driven {
+        Ok(Driven::Ended(outcome)) => outcome,
+        Ok(Driven::Closed) => return printer.finish().await.map(|_| BROKEN_PIPE),
+        // What it drew may have left the terminal in any state.
+        Ok(Driven::Told(number)) => {
+            printer.hurry().await;
+            return Ok(128 + number);
+        }
+        Err(failure) => {
+            printer.hurry().await;
+            return Err(failure);
+        }
     };
     match signals.race(printer.finish(), || true).await {
         Err(number) => return Ok(128 + number),
@@ -170,8 +178,7 @@ async fn collected(
         restarted: place.restarted(),
         lost: place.lost().to_vec(),
     };
-    let mut line = serde_json::to_vec(&answer).map_err(|error| Failure::output(error.into()))?;
-    line.push(b'\n');
+    let line = output::json_line(&answer)?;
     // Its reader may stall like any other, and signals are heard then too.
     let mut printer = Printer::new(None);
     let written = async move {
