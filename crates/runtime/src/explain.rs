@@ -16,7 +16,7 @@ use crate::lifecycle::{busy, named};
 use crate::router::{self, PassedOver, Route, Survey};
 use crate::runtime::{Runtime, ephemeral_key, host_memory, off_thread, see_space};
 use crate::sessions::{agree, overrides};
-use crate::settings::{self, NamedWorkspace, Overrides, Settings};
+use crate::settings::{self, Overrides, Settings};
 use crate::store::{SandboxState, Session, StoreError};
 use crate::{error::RuntimeError, usage};
 
@@ -191,14 +191,17 @@ impl Runtime {
         let session = if self.store().is_there() { self.session(&key).await? } else { None };
         let default_idle = self.config().tools.exec.sandbox.idle_ttl;
         let (overrides, idle) = match &session {
-            None => (stored(request.settings.clone()), default_idle),
+            None => (request.settings.clone(), default_idle),
             Some(session) => {
                 let stored = overrides(&session.overrides);
                 if refusal.is_none() {
                     refusal = agree(&key, &request.settings, &stored, self.config()).err();
                 }
                 let own = session.overrides.idle_ttl_secs.map(Duration::from_secs);
-                (stored, own.map_or(default_idle, |own| Setting::new(own, Origin::Session)))
+                (
+                    stored.with(&request.settings),
+                    own.map_or(default_idle, |own| Setting::new(own, Origin::Session)),
+                )
             }
         };
         Ok(Subject { session, key, overrides, idle: Some(idle), refusal })
@@ -341,24 +344,6 @@ fn mode_word(mode: MountMode) -> &'static str {
     match mode {
         MountMode::Ro => "ro",
         MountMode::Rw => "rw",
-    }
-}
-
-/// The same, as a session that is made with it would say it.
-fn stored(asked: Overrides) -> Overrides {
-    fn of<T>(setting: Option<Setting<T>>) -> Option<Setting<T>> {
-        setting.map(|setting| Setting::new(setting.value, Origin::Session))
-    }
-    let Overrides { enabled, backend, image, network, memory, cpus, pids, workspace } = asked;
-    Overrides {
-        enabled: of(enabled),
-        backend: of(backend),
-        image: of(image),
-        network: of(network),
-        memory: of(memory),
-        cpus: of(cpus),
-        pids: of(pids),
-        workspace: of::<NamedWorkspace>(workspace),
     }
 }
 

@@ -419,6 +419,7 @@ impl OpenSession {
         let runs = recorded::Runs {
             store: self.runtime.store().clone(),
             session: self.session.number,
+            generation: self.generation,
             backend: self.backend,
             caller: self.request.caller.clone(),
         };

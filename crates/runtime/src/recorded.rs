@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use futures_util::stream;
 use moltis_sandbox::exec::ExecEvents;
-use moltis_sandbox::{BackendName, Command, Error, Exec, ExecEvent, ExecRequest, Outcome, Result, Sandbox};
+use moltis_sandbox::{
+    BackendName, Command, Diagnosis, Error, Exec, ExecEvent, ExecRequest, Outcome, Result, Sandbox,
+};
 
 use crate::store::{Caller, CommandId, Ended, Kept, NewCommand, SessionNumber, Store, now_millis};
 
@@ -16,19 +18,21 @@ const KEPT: usize = crate::store::history::KEPT_BYTES;
 pub struct Runs {
     pub store: Store,
     pub session: SessionNumber,
+    /// Which opening of the session's sandbox.
+    pub generation: u64,
     pub backend: BackendName,
     pub caller: Caller,
 }
 
 /// Starts a command that is written down first. Its events bring its end into the store before they tell it.
 pub async fn exec(runs: Runs, sandbox: &dyn Sandbox, request: ExecRequest) -> Result<Exec> {
-    let Runs { store, session, backend, caller } = runs;
+    let Runs { store, session, generation, backend, caller } = runs;
     let background = request.background;
     let command = line(&request.command);
     let new = NewCommand { command, caller, backend, background, started_millis: now_millis() };
     let id = store.run(move |db| db.begin_command(session, &new)).await?;
-    let mut record =
-        Record { store, id, background, open: true, stdout: Ends::default(), stderr: Ends::default() };
+    let (stdout, stderr) = (Ends::default(), Ends::default());
+    let mut record = Record { store, session, generation, id, background, open: true, stdout, stderr };
     match sandbox.exec(request).await {
         Ok(Exec { events, control }) => {
             let events = stream::unfold(Some((record, events)), next);
@@ -55,6 +59,7 @@ async fn next(state: Pulled) -> Option<(Result<ExecEvent>, Pulled)> {
         Some(Ok(event)) => event,
         Some(Err(error)) => {
             let lost = if record.background { Ok(()) } else { record.lose().await };
+            let error = record.why(error).await;
             return Some((lost.and(Err(error)), None));
         }
         None => return None,
@@ -94,6 +99,8 @@ async fn next(state: Pulled) -> Option<(Result<ExecEvent>, Pulled)> {
 /// A command as far as it is known. Dropping it before its end is the loss of its caller.
 struct Record {
     store: Store,
+    session: SessionNumber,
+    generation: u64,
     id: CommandId,
     background: bool,
     /// Whether its end is not written down yet and is this value's to write.
@@ -103,6 +110,22 @@ struct Record {
 }
 
 impl Record {
+    /// A command that is lost because somebody ended its sandbox says so.
+    async fn why(&self, error: Error) -> Error {
+        let Error::Lost(diagnosis) = error else { return error };
+        let (session, generation) = (self.session, self.generation);
+        let ended = self.store.run(move |db| db.was_ended(session, generation)).await;
+        if !ended.unwrap_or(false) {
+            return Error::Lost(diagnosis);
+        }
+        let fix = diagnosis.fix.unwrap_or_default();
+        Error::Lost(
+            Diagnosis::new("sandbox-ended", "the session's sandbox was ended while the command ran")
+                .cause("somebody stopped it, removed the session, or asked for a new one")
+                .fix(fix),
+        )
+    }
+
     async fn lose(&mut self) -> Result<()> {
         self.open = false;
         let id = self.id;

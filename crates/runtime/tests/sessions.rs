@@ -637,3 +637,16 @@ async fn callers_that_ask_for_a_new_sandbox_at_once_share_it() {
     assert_eq!(opened, ["done\n"; 6]);
     here.end().await;
 }
+
+#[tokio::test]
+async fn a_command_whose_sandbox_somebody_ends_says_so() {
+    let here = Here::new(BackendName::Namespaces);
+    let runtime = here.runtime();
+    let mut session = open(&runtime, "s").await;
+    let mut exec = session.exec(shell("sleep 1000")).await.unwrap();
+    let Some(Ok(ExecEvent::Started(_))) = exec.events.next().await else { panic!("it does not start") };
+    here.runtime().stop_sandbox(&key("s")).await.unwrap();
+    let error = exec.events.next().await.unwrap().unwrap_err();
+    assert_eq!((error.code(), error.kind()), ("sandbox-ended", "lost"));
+    here.end().await;
+}

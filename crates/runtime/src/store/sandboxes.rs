@@ -283,6 +283,19 @@ impl Database {
         })
     }
 
+    /// Whether this opening of a session's sandbox was ended on purpose, or is about to be.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`].
+    pub fn was_ended(&self, session: SessionNumber, generation: u64) -> Result<bool> {
+        self.read(|c| {
+            let mut query = c.prepare_cached("SELECT generation, state FROM sandboxes WHERE session = ?1")?;
+            let row: Option<(i64, SandboxState)> =
+                query.query_row([session.0], |row| Ok((row.get(0)?, row.get(1)?))).optional()?;
+            Ok(row.is_none_or(|(now, state)| since_1970(now) != generation || state == SandboxState::Closing))
+        })
+    }
+
     /// Sessions that have a sandbox, the longest unused first.
     ///
     /// # Errors

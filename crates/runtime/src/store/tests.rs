@@ -637,6 +637,7 @@ fn no_statement_of_a_command_walks_a_table() {
         d.sweep_lost()?;
         d.sweep_lost_of(number)?;
         d.last_end(number)?;
+        d.was_ended(number, 1)?;
         d.last_backend(number)?;
         d.forget_unused_session(number)?;
         d.instance()?;
