@@ -26,6 +26,9 @@ pub enum Error {
     /// A folder of ours belongs to somebody else.
     #[error("{} belongs to another user", .0.display())]
     Foreign(PathBuf),
+    /// A session's own folder cannot be removed.
+    #[error("the folder {} cannot be removed", .0.display())]
+    NotRemoved(PathBuf, moltis_agent::remove::NotRemoved),
     /// Another process has been opening or closing the same sandbox for too long.
     #[error("another process is busy with the sandbox {0}")]
     Locked(SandboxId),
@@ -95,6 +98,9 @@ impl From<Error> for SandboxError {
             Error::Foreign(path) => Self::Refused(
                 say("data-dir-foreign").fix(format!("remove {}, or use another data directory", path.display())),
             ),
+            Error::NotRemoved(_, why) => {
+                Self::Unavailable(say("scratch-not-removable").cause(&why).fix(why.fix()))
+            }
             Error::Locked(_) => Self::Unavailable(say("sandbox-locked").fix("try again")),
             Error::NotEnded(_) => Self::Unavailable(
                 say("sandbox-not-ended").fix("look for processes that the kernel holds (state D in `ps`)"),

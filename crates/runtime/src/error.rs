@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
+use moltis_agent::remove::NotRemoved;
 use moltis_sandbox::{BackendName, Diagnosis, Error};
+
+use crate::usage::{Unseen, Why};
 
 /// What can go wrong between a caller's wish and a backend.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +31,22 @@ pub enum RuntimeError {
         used: u64,
         /// Bytes allowed.
         quota: u64,
+    },
+    /// A home cannot be measured as a whole, and a quota holds for it.
+    #[error("the home cannot be measured, and `home_quota` holds for it")]
+    NotMeasurable {
+        /// The home.
+        home: std::path::PathBuf,
+        /// What was not seen.
+        unseen: Unseen,
+    },
+    /// A home cannot be removed.
+    #[error("the home {} cannot be removed", place.display())]
+    NotRemovable {
+        /// The home.
+        place: std::path::PathBuf,
+        /// Why.
+        why: NotRemoved,
     },
     /// A folder cannot be measured.
     #[error("cannot measure {}", place.display())]
@@ -108,9 +127,22 @@ impl From<RuntimeError> for Error {
                 Diagnosis::new("home-over-quota", message)
                     .fix("remove something (`moltis files remove --session`), or raise `home_quota`"),
             ),
-            RuntimeError::Measure { source, .. } => {
-                Self::Unavailable(Diagnosis::new("measure-failed", message).cause(source))
+            // A name that was made inside has no place in a line to be run.
+            RuntimeError::NotMeasurable { home, unseen } => {
+                let fix = match unseen.why {
+                    Why::Closed => format!("open what is closed in it (`chmod -R u+rwX {}`)", home.display()),
+                    Why::Deep => "remove it (`moltis files remove -r --session`)".to_owned(),
+                };
+                Self::Refused(Diagnosis::new("home-not-measurable", message).cause(&unseen).fix(fix))
             }
+            RuntimeError::NotRemovable { why, .. } => {
+                Self::Unavailable(Diagnosis::new("home-not-removable", message).cause(&why).fix(why.fix()))
+            }
+            RuntimeError::Measure { source, .. } => Self::Unavailable(
+                Diagnosis::new("measure-failed", message)
+                    .cause(source)
+                    .fix("see whether the disk is in order"),
+            ),
             RuntimeError::Broke(cause) => Self::Unavailable(
                 Diagnosis::new("start-failed", message).cause(cause).fix("try again; if it stays, report it"),
             ),

@@ -1,12 +1,16 @@
 //! Home folders: which host folder stands behind `/home/sandbox`, and the managed files beside it.
 
+use std::ffi::CString;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use moltis_agent::remove;
 use moltis_config::Config;
 use moltis_config::words::HomePersistence;
 use moltis_sandbox::{SandboxId, SessionKey};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 use crate::error::RuntimeError;
 
@@ -22,14 +26,20 @@ pub fn home(config: &Config, key: &SessionKey) -> Option<PathBuf> {
     }
 }
 
-/// Removes the home that a session has to itself; `false` when there is none.
+/// Removes the home that a session has to itself, whatever commands left there; `false` when there is none.
 pub fn purge(data_dir: &Path, key: &SessionKey) -> Result<bool, RuntimeError> {
-    let folder = data_dir.join("sandbox/home/session").join(SandboxId::of(key).as_str());
-    match std::fs::remove_dir_all(&folder) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(RuntimeError::data_directory(&folder, error)),
-    }
+    let homes = data_dir.join("sandbox/home/session");
+    let id = SandboxId::of(key);
+    let place = homes.join(id.as_str());
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let removed = match rustix::fs::open(&homes, flags, Mode::empty()) {
+        Ok(homes) => CString::new(id.as_str())
+            .map_err(|_| Errno::INVAL.into())
+            .and_then(|name| remove::tree(homes, &name, remove::PATIENCE)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    };
+    removed.map_err(|why| RuntimeError::NotRemovable { place, why })
 }
 
 /// The folder of managed files. Nothing is made.
@@ -60,4 +70,35 @@ pub fn is_safe(data_dir: &Path) -> Result<(), RuntimeError> {
 /// Makes a folder that is the owner's alone, and those above it; one that is there stays as it is.
 pub fn private_folder(folder: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_home_goes_whatever_is_in_it_and_no_other() {
+        let temp = tempfile::tempdir().unwrap();
+        let key = |word: &str| SessionKey::new(word).unwrap();
+        assert!(!purge(temp.path(), &key("a")).unwrap());
+        let homes = temp.path().join("sandbox/home/session");
+        let home = |word| homes.join(SandboxId::of(&key(word)).as_str());
+        for word in ["a", "b"] {
+            std::fs::create_dir_all(home(word).join("closed/below")).unwrap();
+            std::fs::write(home(word).join("closed/file"), "x").unwrap();
+        }
+        std::os::unix::fs::symlink(home("b"), home("a").join("link")).unwrap();
+        std::fs::set_permissions(home("a").join("closed"), std::fs::Permissions::from_mode(0o000)).unwrap();
+        assert!(purge(temp.path(), &key("a")).unwrap());
+        assert!(!home("a").exists());
+        assert!(home("b").join("closed/file").exists());
+        assert!(!purge(temp.path(), &key("a")).unwrap());
+
+        std::fs::write(home("a"), "").unwrap();
+        let error = moltis_sandbox::Error::from(purge(temp.path(), &key("a")).unwrap_err());
+        assert_eq!((error.kind(), error.code()), ("unavailable", "home-not-removable"));
+        assert!(error.diagnosis().cause.is_some() && error.diagnosis().fix.is_some());
+    }
 }

@@ -408,6 +408,14 @@ async fn a_home_over_its_quota_takes_no_new_command() {
     let big = moltis_sandbox::GuestPath::new("/home/sandbox/big").unwrap();
     session.sandbox.files().remove(&big, false).await.unwrap();
     assert_eq!(out(&mut session, "echo again").await, "again\n");
+    // What cannot be measured may be anything.
+    out(&mut session, "i=0; while [ $i -lt 130 ]; do mkdir d; cd d; i=$((i+1)); done").await;
+    let deep = session.exec(shell("true")).await.map(drop).unwrap_err();
+    assert_eq!((deep.code(), deep.kind()), ("home-not-measurable", "refused"));
+    assert!(deep.diagnosis().cause.as_ref().unwrap().contains("deeper than 128"), "{deep:?}");
+    let top = moltis_sandbox::GuestPath::new("/home/sandbox/d").unwrap();
+    session.sandbox.files().remove(&top, true).await.unwrap();
+    assert_eq!(out(&mut session, "echo again").await, "again\n");
     here.end().await;
 
     let host = Here::new(BackendName::RestrictedHost);

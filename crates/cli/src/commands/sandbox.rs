@@ -75,7 +75,14 @@ async fn disk(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
         .collect();
     let (free, floor) = (render::size(disk.free_bytes), render::size(disk.floor_bytes));
     rows.push(vec!["free".to_owned(), free, format!("no new command below {floor}")]);
-    output::print(&render::table(&rows))
+    let printed = output::print(&render::table(&rows))?;
+    for part in &disk.parts {
+        if let Some(unseen) = &part.usage.unseen {
+            let unseen = render::one_line(&unseen.to_string());
+            crate::say!("moltis: {} could not be counted as a whole: {unseen}", part.name);
+        }
+    }
+    Ok(printed)
 }
 
 async fn status(runtime: &Runtime, json: bool) -> Result<i32, Failure> {

@@ -20,6 +20,9 @@ use super::object::{self, NotOpened};
 
 const PREFIX: &[u8] = b".moltis-part-";
 
+/// Entries of a directory that are looked at for what was left.
+const MAX_LOOKED_THROUGH: usize = 100_000;
+
 /// Digits after the prefix.
 const DIGITS: usize = 32;
 
@@ -114,10 +117,12 @@ pub fn is_part(name: &[u8]) -> bool {
         .is_some_and(|digits| digits.len() == DIGITS && digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Removes what killed writers have left in a directory.
+/// Removes what killed writers have left in a directory, as far as it is looked through: it is not known to end.
 pub fn clean(directory: impl AsFd) {
     let Ok(entries) = Dir::read_from(&directory) else { return };
-    for entry in entries.flatten().filter(|entry| is_part(entry.file_name().to_bytes())) {
+    for entry in
+        entries.take(MAX_LOOKED_THROUGH).flatten().filter(|entry| is_part(entry.file_name().to_bytes()))
+    {
         let Ok((file, _)) = object::file(&directory, entry.file_name()) else { continue };
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             // Whoever else came to the same end was faster.

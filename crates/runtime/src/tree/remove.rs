@@ -1,24 +1,19 @@
 //! Removing an entry, or a whole tree.
 
-use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-
-use moltis_sandbox::{EntryKind, Result};
-use rustix::fs::{AtFlags, renameat, unlinkat};
+use moltis_agent::remove::{self, NotRemoved};
+use moltis_sandbox::{Diagnosis, EntryKind, Error, Result};
+use rustix::fs::{AtFlags, unlinkat};
 use rustix::io::Errno;
 
 use super::failure::{kernel, shown};
-use super::object::{self, NotOpened};
+use super::object;
 use super::place::Place;
-use super::walk::{Found, Visit, walk};
-
-/// Deepest directory that is walked to. One that lies deeper is moved up first.
-const MAX_DEPTH: usize = 64;
 
 /// Removes an entry; of a link, the link. A directory must be empty, unless `recursive`.
 ///
 /// # Errors
-/// When something cannot be removed; the rest of a tree is then still there.
+/// When something cannot be removed, which keeps only the directories that it is in; when others add to a tree as fast
+/// as it is removed, or it takes too long.
 pub fn remove(place: &Place, path: &[u8], recursive: bool) -> Result<()> {
     let failed = |errno: Errno| kernel(errno, format!("`{}` cannot be removed", shown(path)));
     let Place { directory, name } = place;
@@ -26,80 +21,20 @@ pub fn remove(place: &Place, path: &[u8], recursive: bool) -> Result<()> {
     if object::kind(&stat) != EntryKind::Directory {
         return unlinkat(directory, &**name, AtFlags::empty()).map_err(failed);
     }
-    let mut moved = 0;
-    loop {
-        match unlinkat(directory, &**name, AtFlags::REMOVEDIR) {
-            Err(Errno::NOTEMPTY | Errno::EXIST) if recursive => {}
-            other => return other.map_err(failed),
-        }
-        let top = match object::directory(directory, &**name) {
-            Ok(top) => top,
-            Err(NotOpened::Kernel(errno)) => return Err(failed(errno)),
-            Err(NotOpened::Kind(_)) => return Err(failed(Errno::NOTDIR)),
-        };
-        let aside = top.try_clone().map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
-        let mut removal = Removal { top: aside, shown_top: path, moved, removed: 0 };
-        walk(top, path, &mut removal)?;
-        if removal.removed == 0 && removal.moved == moved {
-            // Something is put there as fast as it is removed, or cannot be.
-            return Err(failed(Errno::NOTEMPTY));
-        }
-        moved = removal.moved;
+    if !recursive {
+        return unlinkat(directory, &**name, AtFlags::REMOVEDIR).map_err(failed);
     }
-}
-
-struct Removal<'a> {
-    top: OwnedFd,
-    shown_top: &'a [u8],
-    moved: u64,
-    removed: u64,
-}
-
-impl Removal<'_> {
-    fn unlink(&mut self, directory: BorrowedFd<'_>, found: &Found<'_>, flags: AtFlags) -> Result<()> {
-        match unlinkat(directory, found.name, flags) {
-            Ok(()) => {
-                self.removed += 1;
-                Ok(())
-            }
-            // Somebody else was faster, or puts more into it, which the next round finds.
-            Err(Errno::NOENT | Errno::NOTEMPTY | Errno::EXIST) => Ok(()),
-            Err(errno) => {
-                let whole = [self.shown_top, b"/", found.path].concat();
-                Err(kernel(errno, format!("`{}` cannot be removed", shown(&whole))))
-            }
+    match remove::tree(directory, name, remove::PATIENCE) {
+        Ok(_) => Ok(()),
+        Err(NotRemoved::Kernel { path: below, errno }) if below.is_empty() => Err(failed(errno)),
+        Err(NotRemoved::Kernel { path: below, errno }) => {
+            let whole = [path, b"/", &below].concat();
+            Err(kernel(errno, format!("`{}` cannot be removed", shown(&whole))))
         }
-    }
-}
-
-impl Visit for Removal<'_> {
-    fn enter(&mut self, found: Found<'_>) -> Result<Option<OwnedFd>> {
-        match object::directory(found.directory, found.name) {
-            Ok(directory) if found.depth < MAX_DEPTH => Ok(Some(directory)),
-            Ok(_) => {
-                self.moved += 1;
-                let name = CString::new(format!(".moltis-removed-{}-{}", std::process::id(), self.moved));
-                let name = name.unwrap_or_default();
-                match renameat(found.directory, found.name, self.top.as_fd(), &*name) {
-                    Ok(()) | Err(Errno::NOENT) => Ok(None),
-                    // The name is taken by what an earlier try has moved.
-                    Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => Ok(None),
-                    Err(errno) => {
-                        let whole = [self.shown_top, b"/", found.path].concat();
-                        Err(kernel(errno, format!("`{}` cannot be removed", shown(&whole))))
-                    }
-                }
-            }
-            Err(NotOpened::Kernel(Errno::NOENT)) => Ok(None),
-            Err(NotOpened::Kind(_)) => self.unlink(found.directory, &found, AtFlags::empty()).map(|()| None),
-            // A directory that may not be read can be removed if it is empty.
-            Err(NotOpened::Kernel(_)) => {
-                self.unlink(found.directory, &found, AtFlags::REMOVEDIR).map(|()| None)
-            }
-        }
-    }
-
-    fn leave(&mut self, found: Found<'_>) -> Result<()> {
-        self.unlink(found.directory, &found, AtFlags::REMOVEDIR)
+        Err(why @ (NotRemoved::Refilled | NotRemoved::Late(_))) => Err(Error::Unavailable(
+            Diagnosis::new("file-not-removable", format!("`{}` cannot be removed", shown(path)))
+                .cause(&why)
+                .fix(why.fix()),
+        )),
     }
 }
