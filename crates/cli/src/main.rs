@@ -25,7 +25,6 @@ mod signal_name;
 mod signals;
 mod stdin;
 mod terminal;
-mod time;
 mod transfer;
 
 use std::process::ExitCode;

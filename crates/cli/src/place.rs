@@ -116,6 +116,13 @@ impl Place {
         }
     }
 
+    /// Notes that it is used without a command, which notes its own use.
+    pub async fn note_use(&self) {
+        if let Self::Session(open) = self {
+            open.note_use().await;
+        }
+    }
+
     /// Starts a command.
     pub async fn exec(&mut self, request: ExecRequest) -> Result<Exec> {
         match self {

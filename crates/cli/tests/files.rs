@@ -246,6 +246,23 @@ fn a_copy_goes_both_ways() {
 }
 
 #[test]
+fn work_with_files_counts_as_use_of_the_session() {
+    let place = Place::new();
+    let _session = Session::start(&place, "used");
+    let used = || {
+        place.run(["session", "show", "used", "--json"]).json()["session"]["lastUsedMillis"].as_u64().unwrap()
+    };
+    let mut last = used();
+    for args in [&["files", "list", "--session", "used"][..], &["cp", "/dev/null", "used:/tmp/x"]] {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        place.run(args);
+        let now = used();
+        assert!(now > last, "{args:?}");
+        last = now;
+    }
+}
+
+#[test]
 fn a_hostile_tree_stays_where_it_is_copied_to() {
     let place = Place::new();
     let session = Session::start(&place, "evil");

@@ -176,7 +176,10 @@ fn joined<T>(done: std::result::Result<Result<T>, tokio::task::JoinError>) -> Re
 }
 
 fn broken() -> Error {
-    Error::Unavailable(Diagnosis::new("stream-broken", "the transfer broke off before its end"))
+    Error::Unavailable(
+        Diagnosis::new("stream-broken", "the transfer broke off before its end")
+            .fix("try again; if it stays, report it"),
+    )
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ use crate::bridge::{Inflow, Out, pass};
 use crate::tree::archive::Archive;
 use crate::tree::failure::shown;
 
-/// Directories that are looked through for denied paths before a tree is moved or removed.
-const MAX_DIRECTORIES: usize = 100_000;
+/// Entries that are looked at for denied paths before a tree is moved or removed. One that something fills meanwhile
+/// need not end.
+const MAX_ENTRIES: usize = 1_000_000;
 
 /// The rules of a configuration.
 #[derive(Clone, Debug)]
@@ -63,17 +64,21 @@ impl FileRules {
         if self.is_empty() {
             return Ok(());
         }
-        let parts: Vec<_> =
-            path.as_bytes().split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
-        if parts.contains(&&b".."[..]) {
-            return Err(denied(path.as_bytes(), "it holds `..`, so that no rule can tell where it leads"));
-        }
-        let plain = [&b"/"[..], &parts.join(&b'/')].concat();
-        match self.refusal(&plain) {
+        match self.refusal(&plain(path)?) {
             Some(why) => Err(denied(path.as_bytes(), why)),
             None => Ok(()),
         }
     }
+}
+
+/// A path without empty parts and `.`, as rules are matched against.
+fn plain(path: &GuestPath) -> Result<Vec<u8>> {
+    let parts: Vec<_> =
+        path.as_bytes().split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
+    if parts.contains(&&b".."[..]) {
+        return Err(denied(path.as_bytes(), "it holds `..`, so that no rule can tell where it leads"));
+    }
+    Ok([&b"/"[..], &parts.join(&b'/')].concat())
 }
 
 /// A path and all that it lies in, `/` among them.
@@ -91,9 +96,9 @@ fn denied(path: &[u8], why: &'static str) -> Error {
     )
 }
 
-/// The path of an entry of a directory.
+/// The path of an entry of a directory, whose path is plain; with no name the directory's own.
 fn within(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    let separator: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
+    let separator: &[u8] = if directory.ends_with(b"/") || name.is_empty() { b"" } else { b"/" };
     [directory, separator, name].concat()
 }
 
@@ -109,38 +114,47 @@ impl<'a> RuledFiles<'a> {
         Self { files, rules }
     }
 
-    /// Sees that nothing in a tree is denied, before all of it is moved or removed.
-    async fn judge_tree(&self, path: &GuestPath) -> Result<()> {
+    /// Sees that nothing in a tree is denied, before all of it is removed, or moved: then neither where it is nor where
+    /// it goes.
+    async fn judge_tree(&self, path: &GuestPath, to: Option<&GuestPath>) -> Result<()> {
         self.rules.judge(path)?;
         if self.rules.0.deny.is_empty() || self.files.stat(path, false).await?.kind != EntryKind::Directory {
             return Ok(());
         }
-        let mut waiting = vec![path.clone()];
+        let top = plain(path)?;
+        let to = to.map(plain).transpose()?;
+        // Each below the top.
+        let mut waiting = vec![Vec::new()];
         let mut seen = 0;
         while let Some(directory) = waiting.pop() {
-            let mut entries = self.files.list(&directory).await?;
+            let here = within(&top, &directory);
+            let Some(listed) = GuestPath::new(here.clone()) else { return Err(too_much(&here)) };
+            let mut entries = self.files.list(&listed).await?;
             while let Some(entry) = entries.next().await {
                 let entry = entry?;
-                let whole = within(directory.as_bytes(), entry.name.as_encoded_bytes());
-                if let Some(why) = self.rules.refusal(&whole) {
-                    return Err(denied(&whole, why));
+                let name = entry.name.as_encoded_bytes();
+                let below = if directory.is_empty() { name.to_vec() } else { within(&directory, name) };
+                for place in [Some(&top), to.as_ref()].into_iter().flatten() {
+                    let whole = within(place, &below);
+                    if let Some(why) = self.rules.refusal(&whole) {
+                        return Err(denied(&whole, why));
+                    }
+                }
+                seen += 1;
+                if seen > MAX_ENTRIES {
+                    return Err(too_much(&top));
                 }
                 if entry.metadata.kind == EntryKind::Directory {
-                    seen += 1;
-                    match GuestPath::new(whole.clone()) {
-                        Some(below) if seen <= MAX_DIRECTORIES => waiting.push(below),
-                        _ => {
-                            return Err(denied(
-                                &whole,
-                                "what lies in it is too much to hold against `deny_paths`",
-                            ));
-                        }
-                    }
+                    waiting.push(below);
                 }
             }
         }
         Ok(())
     }
+}
+
+fn too_much(path: &[u8]) -> Error {
+    denied(path, "what lies in it is too much to hold against `deny_paths`")
 }
 
 #[async_trait]
@@ -156,7 +170,7 @@ impl Files for RuledFiles<'_> {
         if self.rules.is_empty() {
             return Ok(entries);
         }
-        let (rules, path) = (self.rules.clone(), path.as_bytes().to_vec());
+        let (rules, path) = (self.rules.clone(), plain(path)?);
         Ok(Box::pin(entries.filter(move |entry| {
             let is_seen = entry
                 .as_ref()
@@ -182,7 +196,7 @@ impl Files for RuledFiles<'_> {
 
     async fn remove(&self, path: &GuestPath, recursive: bool) -> Result<()> {
         if recursive {
-            self.judge_tree(path).await?;
+            self.judge_tree(path, None).await?;
         } else {
             self.rules.judge(path)?;
         }
@@ -191,26 +205,30 @@ impl Files for RuledFiles<'_> {
 
     async fn rename(&self, from: &GuestPath, to: &GuestPath, replace: bool) -> Result<()> {
         self.rules.judge(to)?;
-        self.judge_tree(from).await?;
+        self.judge_tree(from, Some(to)).await?;
         self.files.rename(from, to, replace).await
     }
 
     async fn download(&self, path: &GuestPath) -> Result<ByteStream> {
         self.rules.judge(path)?;
         let tar = self.files.download(path).await?;
-        if self.rules.is_empty() { Ok(tar) } else { Ok(filtered(tar, self.rules.clone(), path, false)) }
+        if self.rules.is_empty() {
+            Ok(tar)
+        } else {
+            Ok(filtered(tar, self.rules.clone(), plain(path)?, false))
+        }
     }
 
     async fn upload(&self, path: &GuestPath, tar: ByteStream) -> Result<TreeSummary> {
         self.rules.judge(path)?;
-        let tar = if self.rules.is_empty() { tar } else { filtered(tar, self.rules.clone(), path, true) };
+        let tar =
+            if self.rules.is_empty() { tar } else { filtered(tar, self.rules.clone(), plain(path)?, true) };
         self.files.upload(path, tar).await
     }
 }
 
-/// A tree without what may not be touched, which is left out or, if `refuse`, an error.
-fn filtered(tar: ByteStream, rules: FileRules, path: &GuestPath, refuse: bool) -> ByteStream {
-    let path = path.as_bytes().to_vec();
+/// A tree at a plain path without what may not be touched, which is left out or, if `refuse`, an error.
+fn filtered(tar: ByteStream, rules: FileRules, path: Vec<u8>, refuse: bool) -> ByteStream {
     pass(tar, move |inflow, out| filter(inflow, &rules, &path, refuse, out))
 }
 
@@ -318,5 +336,39 @@ mod tests {
         let open = RuledFiles::new(&managed, rules(&["/other"], &[]));
         assert_eq!(open.upload(&path("/other"), whole()).await.unwrap().entries, 5);
         files.remove(&path("/copy"), true).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_lies_in_a_tree_is_held_against_the_rules_where_it_goes() {
+        let temp = tempfile::tempdir().unwrap();
+        for folder in ["d/sub", "safe", "w"] {
+            std::fs::create_dir_all(temp.path().join(folder)).unwrap();
+        }
+        for file in ["d/sub/key", "w/x"] {
+            std::fs::write(temp.path().join(file), "k").unwrap();
+        }
+        let folder = std::fs::File::open(temp.path()).unwrap();
+        let managed = ManagedFiles::new(folder.into());
+        let files = RuledFiles::new(&managed, rules(&[], &["/safe/d/sub/key", "/w/x", "/up/sub/key"]));
+        let code = |error: Error| error.code().to_owned();
+        let refused = files.rename(&path("/d"), &path("/safe/./d"), false).await.unwrap_err();
+        assert!(refused.to_string().contains("`/safe/d/sub/key`"), "{refused}");
+        files.rename(&path("/d"), &path("/safe/e"), false).await.unwrap();
+        // Whatever way the folder's own path is written.
+        let whole: Vec<Bytes> =
+            managed.download(&path("/safe/e")).await.unwrap().map(|p| p.unwrap()).collect().await;
+        for way in ["/up", "//up/", "/./up/."] {
+            let tar = Box::pin(futures_util::stream::iter(whole.clone().into_iter().map(Ok)));
+            assert_eq!(code(files.upload(&path(way), tar).await.unwrap_err()), "path-denied", "{way}");
+        }
+        assert!(!temp.path().join("up/sub/key").exists());
+        for way in ["/w", "//w", "/w/.", "/./w//"] {
+            let listed: Vec<_> = files.list(&path(way)).await.unwrap().collect().await;
+            assert_eq!(listed.len(), 0, "{way}");
+            let tar = files.download(&path(way)).await.unwrap();
+            assert_eq!(managed.upload(&path("/copy"), tar).await.unwrap(), TreeSummary::default(), "{way}");
+            let refused = files.remove(&path(way), true).await.unwrap_err();
+            assert_eq!(code(refused), "path-denied", "{way}");
+        }
     }
 }

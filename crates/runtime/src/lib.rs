@@ -23,6 +23,7 @@ mod sessions;
 mod settings;
 mod shared_home;
 pub mod store;
+pub mod time;
 mod tree;
 pub mod usage;
 

@@ -194,7 +194,11 @@ impl Files for ManagedFiles {
             let target = place(&top, &to)?;
             let failed = |errno: Errno| match errno {
                 Errno::EXIST | Errno::NOTEMPTY if !replace => exists(to.as_bytes()),
-                Errno::INVAL => invalid("request-invalid", format!("`{from}` cannot be moved into itself")),
+                Errno::INVAL => invalid(
+                    "request-invalid",
+                    format!("`{from}` cannot be moved into itself"),
+                    "name a place outside of it",
+                ),
                 errno => kernel(errno, format!("`{from}` cannot be moved to `{to}`")),
             };
             let stat = object::stat(&source.directory, &*source.name).map_err(failed)?;

@@ -38,6 +38,7 @@ pub async fn run(global: &Global, args: Cp) -> Result<i32, Failure> {
     };
     // No command runs: what binds commands is not worth a word here.
     place.tell_news();
+    place.note_use().await;
     let rules = FileRules::new(runtime.config());
     let copied = transfer::run(&mut signals, async |breaker| {
         let files = RuledFiles::new(place.sandbox().files(), rules);

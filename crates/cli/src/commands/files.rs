@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use futures_util::StreamExt;
 use moltis_runtime::answer::text_or_base64;
-use moltis_runtime::{FileRules, ManagedFiles, Overrides, RuledFiles, Runtime, SessionRequest};
+use moltis_runtime::{FileRules, ManagedFiles, Overrides, RuledFiles, Runtime, SessionRequest, time};
 use moltis_sandbox::{Diagnosis, Entry, EntryKind, Error, Files, GuestPath};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use crate::output::{self, BROKEN_PIPE};
 use crate::place::{Opening, Place};
 use crate::signals::Signals;
 use crate::transfer::{self, Breaker, Done, to_standard_output};
-use crate::{flags, render, time};
+use crate::{flags, render};
 
 /// Bytes of names that are held to be sorted, and of content that is shown as JSON.
 const MAX_HELD: usize = 16 * 1024 * 1024;
@@ -88,6 +88,7 @@ impl Target {
             Opening::Open(place) => {
                 // No command runs: what binds commands is not worth a word here.
                 place.tell_news();
+                place.note_use().await;
                 Ok(Done::Done(Self::Session(place)))
             }
             Opening::Told(number) => Ok(Done::Told(number)),
@@ -308,9 +309,8 @@ async fn show(files: &dyn Files, path: &GuestPath, json: bool, breaker: &Breaker
         whole.extend_from_slice(&piece?);
         if whole.len() > MAX_HELD {
             let message = format!("{path} is larger than the {} MiB of one answer", MAX_HELD >> 20);
-            return Err(Failure::invalid(
-                Diagnosis::new("file-too-large", message).fix("show it without --json, or get it"),
-            ));
+            let diagnosis = Diagnosis::new("file-too-large", message);
+            return Err(Error::Refused(diagnosis.fix("show it without --json, or get it")).into());
         }
     }
     let (text, encoding) = text_or_base64(&whole);

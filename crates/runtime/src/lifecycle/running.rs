@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use moltis_sandbox::{BackendName, Diagnosis, Error, Result, Sandbox, SandboxId, SessionKey};
 
-use super::{BUSY, End, LOCK_PATIENCE};
+use super::{BUSY, End, LOCK_PATIENCE, OpenSession};
 use crate::homes;
 use crate::recorded;
 use crate::runtime::{Runtime, off_thread};
-use crate::store::{Gone, SandboxState, Session, SessionLock, SessionNumber, StoreError, StoredSandbox};
+use crate::store::{
+    Gone, SandboxState, Session, SessionLock, SessionNumber, StoreError, StoredSandbox, now_millis,
+};
 
 /// Time that a sandbox has to tell how its background commands ended.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -184,5 +186,17 @@ impl Runtime {
     pub(crate) async fn purge_home(&self, key: &SessionKey) -> Result<bool> {
         let (data_dir, key) = (self.config().data_dir.value.clone(), key.clone());
         off_thread(move || Ok(homes::purge(&data_dir, &key)?)).await
+    }
+}
+
+impl OpenSession {
+    /// Notes that the session is in use by something else than a command, such as work with its files. That it cannot
+    /// be noted, as on a full disk, keeps nobody from that.
+    pub async fn note_use(&self) {
+        let (number, by) = (self.session.number, self.request.caller.clone());
+        let noted = self.runtime.store().run(move |db| db.touch_session(number, &by, now_millis()));
+        if let Err(error) = noted.await {
+            tracing::debug!(%error, "the use of a session cannot be noted");
+        }
     }
 }

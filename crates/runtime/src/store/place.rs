@@ -190,19 +190,7 @@ fn other_than_file(is: &Metadata) -> Option<&'static str> {
 /// A time in UTC as it stands in file names: `20260131T235959Z`.
 fn stamp(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Days to a date by whole 400-year eras that begin on 1 March (H. Hinnant, "chrono-compatible low-level date
-    // algorithms").
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, turn) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = year + era * 400 + turn;
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
+    crate::time::utc(i64::try_from(seconds).unwrap_or(i64::MAX)).replace(['-', ':'], "")
 }
 
 #[cfg(test)]

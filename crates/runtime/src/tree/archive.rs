@@ -53,7 +53,7 @@ pub struct Item {
 }
 
 fn broken(what: &str) -> Error {
-    invalid("request-invalid", format!("the archive holds {what}"))
+    invalid("request-invalid", format!("the archive holds {what}"), "pack it anew")
 }
 
 impl<'a> Archive<'a> {
@@ -115,8 +115,9 @@ impl<'a> Archive<'a> {
 
     fn item(&mut self, header: Header, extended: Extended, raw: Vec<u8>) -> Result<Item> {
         let name = extended.name.unwrap_or(header.name);
-        let refuse =
-            |what: &str| invalid("file-wrong-kind", format!("`{}` in the archive is {what}", shown(&name)));
+        let refuse = |what: &str| {
+            invalid("file-wrong-kind", format!("`{}` in the archive is {what}", shown(&name)), "leave it out")
+        };
         let size = extended.size.unwrap_or(header.size);
         let is_directory = header.kind == b'5' || (matches!(header.kind, 0 | b'0') && name.ends_with(b"/"));
         let kind = match header.kind {
@@ -179,8 +180,13 @@ impl<'a> Archive<'a> {
 
 /// A name from an archive, brought into plain form.
 fn cleaned(name: &[u8]) -> Result<Vec<u8>> {
-    let escapes =
-        || invalid("archive-escapes", format!("`{}` in the archive leads outside of it", shown(name)));
+    let escapes = || {
+        invalid(
+            "archive-escapes",
+            format!("`{}` in the archive leads outside of it", shown(name)),
+            "pack it with plain names",
+        )
+    };
     if name.starts_with(b"/") {
         return Err(escapes());
     }

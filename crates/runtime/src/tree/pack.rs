@@ -173,7 +173,7 @@ impl Visit for Packing<'_> {
                 Ok(_) if found.depth >= MAX_DEPTH => {
                     let whole = [self.shown, b"/", found.path].concat();
                     let message = format!("`{}` lies deeper than {MAX_DEPTH} folders", shown(&whole));
-                    return Err(invalid("tree-too-deep", message));
+                    return Err(invalid("tree-too-deep", message, "copy a folder further down by itself"));
                 }
                 Ok(directory) => {
                     let stat = fstat(&directory).map_err(|e| self.failed(found.path, e))?;

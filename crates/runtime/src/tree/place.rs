@@ -96,7 +96,7 @@ pub fn parts(path: &GuestPath) -> Result<Vec<&[u8]>> {
     let parts: Vec<_> =
         path.as_bytes().split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b".")).collect();
     if parts.contains(&&b".."[..]) {
-        return Err(invalid("request-invalid", format!("`{path}` holds `..`: write the path without")));
+        return Err(invalid("request-invalid", format!("`{path}` holds `..`"), "write the path without"));
     }
     Ok(parts)
 }

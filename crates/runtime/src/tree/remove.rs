@@ -26,6 +26,10 @@ pub fn remove(place: &Place, path: &[u8], recursive: bool) -> Result<()> {
     }
     match remove::tree(directory, name, remove::PATIENCE) {
         Ok(_) => Ok(()),
+        Err(why @ NotRemoved::Kernel { errno: Errno::XDEV | Errno::BUSY, .. }) => {
+            let message = format!("`{}` cannot be removed", shown(path));
+            Err(Error::Refused(Diagnosis::new("file-denied", message).cause(&why).fix(why.fix())))
+        }
         Err(NotRemoved::Kernel { path: below, errno }) if below.is_empty() => Err(failed(errno)),
         Err(NotRemoved::Kernel { path: below, errno }) => {
             let whole = [path, b"/", &below].concat();

@@ -170,7 +170,7 @@ impl Unpacking {
         if !self.rules.links {
             let message =
                 format!("`{}` in the archive is a link, which is not unpacked here", shown(&item.path));
-            return Err(invalid("file-wrong-kind", message));
+            return Err(invalid("file-wrong-kind", message, "leave it out, or copy what it leads to"));
         }
         item.raw = Vec::new();
         match remember(&mut self.links, &mut self.remembered[1], item) {
