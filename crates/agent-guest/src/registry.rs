@@ -51,7 +51,7 @@ impl Operation {
 /// What is told of a command that starts now.
 pub fn describe(number: u32, start: &ExecStart) -> Box<Process> {
     let mut command = Vec::new();
-    for argument in &start.argv {
+    for argument in as_asked(&start.argv) {
         if !command.is_empty() {
             command.push(b' ');
         }
@@ -70,6 +70,17 @@ pub fn describe(number: u32, start: &ExecStart) -> Box<Process> {
         started_millis: started.as_millis() as u64,
         exited: None,
     })
+}
+
+/// The words that somebody asked for: a line for the shell without the shell that runs it.
+fn as_asked(argv: &[ByteString]) -> &[ByteString] {
+    match argv {
+        [shell, flag, line] if shell.ends_with(b"/sh") && **flag == *b"-c" => std::slice::from_ref(line),
+        [shell, flag, end, line] if shell.ends_with(b"/sh") && **flag == *b"-c" && **end == *b"--" => {
+            std::slice::from_ref(line)
+        }
+        words => words,
+    }
 }
 
 /// All operations, by process id.

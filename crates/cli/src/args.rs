@@ -15,6 +15,8 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
 use moltis_sandbox::Diagnosis;
 
+use crate::failure::Statuses;
+
 pub use files::{Cp, Files, FilesFlags};
 pub use history::History;
 pub use process::{Input, List, Output, Process, Stop, Which};
@@ -72,11 +74,11 @@ pub enum Command {
 }
 
 impl Command {
-    /// Exit status for what is Moltis's or the caller's fault.
-    pub fn usage_status(&self) -> i32 {
+    /// Exit statuses for what is Moltis's or the caller's fault.
+    pub fn statuses(&self) -> Statuses {
         match self {
-            Self::Exec(_) | Self::Shell(_) => 125,
-            _ => 1,
+            Self::Exec(_) | Self::Shell(_) => Statuses { usage: 125, fault: 125 },
+            _ => Statuses { usage: 2, fault: 1 },
         }
     }
 }
@@ -229,7 +231,7 @@ pub enum Config {
     /// Every key with its value and where that came from
     Show(Json),
     /// Write a commented configuration file with every key
-    Init,
+    Init(Json),
 }
 
 #[derive(Args)]

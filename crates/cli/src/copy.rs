@@ -301,10 +301,9 @@ pub fn remote_path(text: &OsStr, home: Option<&str>) -> Result<GuestPath, Failur
     };
     GuestPath::new(whole.clone()).ok_or_else(|| {
         let shown = OsString::from_vec(whole).to_string_lossy().into_owned();
-        invalid(
-            "path-not-absolute",
-            format!("{shown} is not an absolute path inside the sandbox"),
-            "write it from the root, as in /workspace/src",
+        let message = format!("{shown} is not an absolute path inside the sandbox");
+        Failure::usage(
+            Diagnosis::new("path-not-absolute", message).fix("write it from the root, as in /workspace/src"),
         )
     })
 }

@@ -23,7 +23,8 @@ pub enum Driven {
     Ended(Outcome),
     /// The reader of our output is gone; the command was ended.
     Closed,
-    /// A signal of this number told us to leave before it was over; the sandbox ends with us.
+    /// A signal of this number told us to leave before it was over. Its command ends with us, and so does a sandbox of
+    /// its own; a session's stays.
     Told(i32),
 }
 
@@ -75,27 +76,43 @@ pub async fn drive(
     }
 }
 
-/// Runs a command on our terminal, which is put back however it ends; nothing else is printed meanwhile.
+/// Runs a command on our terminal, which is put back however it ends. What is to be said comes once it has started: a
+/// session's sandbox may have to be made anew for it. Nothing else is printed meanwhile.
 ///
 /// # Errors
 /// When it does not start, or how it ended is not known.
 pub async fn on_terminal(
     place: &mut Place,
     request: ExecRequest,
+    cap: Option<u64>,
     signals: &mut Signals,
 ) -> Result<Driven, Failure> {
     let raw = terminal::RawMode::enter()?;
-    let mut printer = Printer::on_terminal(None);
+    let mut printer = Printer::on_terminal(cap);
     let driven = tokio::select! {
-        driven = drive(place, request, signals, async |_, event| printer.print(event).await) => driven,
+        driven = drive(place, request, signals, async |place, event| {
+            if let ExecEvent::Started(_) = event {
+                place.warn_raw();
+            }
+            printer.print(event).await
+        }) => driven,
         never = raw.keep() => match never {},
     };
     // What it drew comes first, and then what puts the screen back; a terminal that takes no more is not waited for.
-    let finished = tokio::time::timeout(PATIENCE, signals.race(printer.finish(), || true)).await;
+    let finished = match driven {
+        Ok(Driven::Ended(_) | Driven::Closed) => {
+            tokio::time::timeout(PATIENCE, signals.race(printer.finish(), || true)).await.ok()
+        }
+        // Somebody wants us gone.
+        Ok(Driven::Told(_)) | Err(_) => {
+            printer.hurry().await;
+            None
+        }
+    };
     drop(raw);
     match (driven?, finished) {
-        (Driven::Ended(_), Ok(Ok(Ok(false)))) => Ok(Driven::Closed),
-        (Driven::Ended(_), Ok(Ok(Err(failure)))) => Err(failure),
+        (Driven::Ended(_), Some(Ok(Ok(false)))) => Ok(Driven::Closed),
+        (Driven::Ended(_), Some(Ok(Err(failure)))) => Err(failure),
         (driven, _) => Ok(driven),
     }
 }

@@ -34,10 +34,10 @@ fn parse(word: &OsStr, place: &Place<'_>) -> Result<Option<(OsString, OsString)>
         None => (bytes, None),
     };
     if !is_name(name) {
-        return Err(invalid(place.misnamed(name), fix(name)));
+        return Err(place.invalid(place.misnamed(name), fix(name)));
     }
     if bytes.contains(&0) {
-        return Err(invalid(format!("{place}: a value cannot hold a NUL byte"), "take it out"));
+        return Err(place.invalid(format!("{place}: a value cannot hold a NUL byte"), "take it out"));
     }
     let value = match value {
         Some(value) => Some(OsString::from_vec(value.to_vec())),
@@ -63,6 +63,15 @@ enum Place<'a> {
 }
 
 impl Place<'_> {
+    /// The failure; a file may be right another time, a flag never.
+    fn invalid(&self, message: String, fix: &str) -> Failure {
+        let diagnosis = Diagnosis::new("env-name-invalid", message).fix(fix);
+        match self {
+            Self::Flag => Failure::usage(diagnosis),
+            Self::File(..) => Failure::invalid(diagnosis),
+        }
+    }
+
     /// What is wrong with a name. Lines of a file may be secrets, and are not repeated.
     fn misnamed(&self, name: &[u8]) -> String {
         match self {
@@ -99,10 +108,6 @@ fn fix(name: &[u8]) -> &'static str {
         "write NAME=VALUE, or NAME alone to pass on the caller's value; a name has letters, digits and _, and no digit \
          first"
     }
-}
-
-fn invalid(message: String, fix: &str) -> Failure {
-    Failure::invalid(Diagnosis::new("env-name-invalid", message).fix(fix))
 }
 
 fn read_file(path: &Path, variables: &mut Vec<(OsString, OsString)>) -> Result<(), Failure> {

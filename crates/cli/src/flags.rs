@@ -16,13 +16,13 @@ pub fn flag<T>(
     text: Option<&str>,
     parse: impl FnOnce(&str) -> Result<T, InvalidValue>,
 ) -> Result<Option<T>, Failure> {
-    text.map(parse).transpose().map_err(|error| Failure::invalid(error.diagnosis(name)))
+    text.map(parse).transpose().map_err(|error| Failure::usage(error.diagnosis(name)))
 }
 
 /// The directory that `--cwd` names.
 pub fn guest_directory(path: OsString) -> Result<GuestPath, Failure> {
     GuestPath::new(path.clone().into_vec()).ok_or_else(|| {
-        Failure::invalid(
+        Failure::usage(
             Diagnosis::new(
                 "cwd-not-absolute",
                 format!("--cwd {} is not an absolute path inside the sandbox", path.to_string_lossy()),
@@ -35,7 +35,7 @@ pub fn guest_directory(path: OsString) -> Result<GuestPath, Failure> {
 /// A session's key, as a flag or argument names it.
 pub fn session_key(key: &OsStr) -> Result<SessionKey, Failure> {
     key.to_str().and_then(SessionKey::new).ok_or_else(|| {
-        Failure::invalid(
+        Failure::usage(
             Diagnosis::new(
                 "session-key-invalid",
                 format!("{:?} is no key of a session", key.to_string_lossy()),
@@ -65,7 +65,7 @@ pub fn overrides(args: &SandboxFlags) -> Result<Overrides, Failure> {
 /// The workspace that a flag names; a relative folder is relative to where we are.
 fn workspace(text: &OsStr) -> Result<NamedWorkspace, Failure> {
     let flag = moltis_config::parse_workspace_flag(text)
-        .map_err(|error| Failure::invalid(error.diagnosis("--workspace")))?;
+        .map_err(|error| Failure::usage(error.diagnosis("--workspace")))?;
     let source = std::path::absolute(&flag.dir).map_err(|error| {
         Failure::invalid(
             Diagnosis::new("workspace-missing", "--workspace is relative, and the current directory is gone")

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return args::usage_error(&error),
     };
-    let usage_status = cli.command.usage_status();
+    let statuses = cli.command.statuses();
     // One command at a time runs here: what blocks for a moment holds nobody up.
     moltis_sandbox::blocking::allow_here();
     let result = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -51,6 +51,6 @@ fn main() -> ExitCode {
     match result {
         // A thread may still sit in a blocking read of standard input: leave without waiting for it.
         Ok(status) => std::process::exit(status),
-        Err(failure) => std::process::exit(failure.report(usage_status)),
+        Err(failure) => std::process::exit(failure.report(statuses)),
     }
 }

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use bytes::Bytes;
+use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::failure::Failure;
@@ -108,6 +109,14 @@ pub fn print(text: &str) -> Result<i32, Failure> {
         Ok(()) => Ok(0),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(BROKEN_PIPE),
         Err(error) => Err(Failure::output(error)),
+    }
+}
+
+/// The fields of a JSON object that have a value: what there is not is absent, never null.
+pub fn present(object: Value) -> Map<String, Value> {
+    match object {
+        Value::Object(fields) => fields.into_iter().filter(|(_, value)| !value.is_null()).collect(),
+        _ => Map::new(),
     }
 }
 

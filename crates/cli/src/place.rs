@@ -1,20 +1,29 @@
 //! Where a command of the program runs: a sandbox of its own, or a session's.
 
+use std::cell::Cell;
+use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
 use moltis_runtime::store::{Gone, LostCommand};
 use moltis_runtime::{OpenSession, Opened, Overrides, Runtime, SessionRequest};
 use moltis_sandbox::{BackendName, Exec, ExecRequest, NotEnforced, Result, Sandbox, SessionKey};
+use serde_json::{Map, Value, json};
 
 use crate::args::SessionFlags;
 use crate::failure::Failure;
 use crate::signals::Signals;
-use crate::{flags, render};
+use crate::{flags, output, render};
 
 /// An open sandbox, and whose it is.
-pub enum Place {
+pub struct Place {
+    owner: Owner,
+    /// Whether the session's news was told.
+    is_told: Cell<bool>,
+}
+
+enum Owner {
     /// It ends with the command.
-    Ephemeral(Opened),
+    Command(Opened),
     /// It stays.
     Session(Box<OpenSession>),
 }
@@ -38,7 +47,8 @@ pub fn session(
 }
 
 impl Place {
-    /// Opens it. A signal does not break an opening off: it is waited for, and what it made is put away.
+    /// Opens it. The first signal does not break an opening off: it is waited for, and what it made is put away. The
+    /// second one leaves at once; what is half made then is swept by the next start.
     pub async fn open(
         runtime: &Runtime,
         settings: Overrides,
@@ -47,72 +57,80 @@ impl Place {
     ) -> std::result::Result<Opening, Failure> {
         let opening = async {
             match &session {
-                None => Ok::<_, moltis_sandbox::Error>(Self::Ephemeral(runtime.open(&settings).await?)),
-                Some(request) => Ok(Self::Session(Box::new(runtime.open_session(request).await?))),
+                None => Ok::<_, moltis_sandbox::Error>(Owner::Command(runtime.open(&settings).await?)),
+                Some(request) => Ok(Owner::Session(Box::new(runtime.open_session(request).await?))),
             }
         };
         let mut opening = std::pin::pin!(opening);
         let number = tokio::select! {
-            opened = &mut opening => return Ok(Opening::Open(opened?)),
+            opened = &mut opening => {
+                return Ok(Opening::Open(Self { owner: opened?, is_told: Cell::new(false) }));
+            }
             number = signals.next() => number,
         };
-        opening.await?.put_away().await;
-        Ok(Opening::Told(number))
+        let ending = async {
+            opening.await?.put_away().await;
+            Ok(Opening::Told(number))
+        };
+        tokio::select! {
+            ended = ending => ended,
+            number = signals.next() => Ok(Opening::Told(number)),
+        }
     }
 
     /// The sandbox.
     pub fn sandbox(&self) -> &Arc<dyn Sandbox> {
-        match self {
-            Self::Ephemeral(opened) => &opened.sandbox,
-            Self::Session(open) => &open.sandbox,
+        match &self.owner {
+            Owner::Command(opened) => &opened.sandbox,
+            Owner::Session(open) => &open.sandbox,
         }
     }
 
     /// What holds it.
     pub fn backend(&self) -> BackendName {
-        match self {
-            Self::Ephemeral(opened) => opened.backend,
-            Self::Session(open) => open.backend,
+        match &self.owner {
+            Owner::Command(opened) => opened.backend,
+            Owner::Session(open) => open.backend,
         }
     }
 
     /// Built-in defaults that are not kept.
     pub fn not_enforced(&self) -> &[NotEnforced] {
-        match self {
-            Self::Ephemeral(opened) => &opened.not_enforced,
-            Self::Session(open) => &open.not_enforced,
+        match &self.owner {
+            Owner::Command(opened) => &opened.not_enforced,
+            Owner::Session(open) => &open.not_enforced,
         }
     }
 
     /// What else a person should know.
     pub fn notes(&self) -> &[String] {
-        match self {
-            Self::Ephemeral(opened) => &opened.notes,
-            Self::Session(open) => &open.notes,
+        match &self.owner {
+            Owner::Command(opened) => &opened.notes,
+            Owner::Session(open) => &open.notes,
         }
     }
 
     /// Whose it is, if it stays.
     pub fn session(&self) -> Option<&SessionKey> {
-        match self {
-            Self::Ephemeral(_) => None,
-            Self::Session(open) => Some(open.key()),
+        match &self.owner {
+            Owner::Command(_) => None,
+            Owner::Session(open) => Some(open.key()),
         }
     }
 
     /// Why the session's sandbox before this one ended, if this one is new.
     pub fn restarted(&self) -> Option<Gone> {
-        match self {
-            Self::Ephemeral(_) => None,
-            Self::Session(open) => open.restarted,
+        match &self.owner {
+            Owner::Command(_) => None,
+            Owner::Session(open) => open.restarted,
         }
     }
 
     /// The session's commands whose outcome is not known, told once.
     pub fn lost(&self) -> &[LostCommand] {
-        match self {
-            Self::Ephemeral(_) => &[],
-            Self::Session(open) => &open.lost,
+        match &self.owner {
+            Owner::Command(_) => &[],
+            Owner::Session(open) => &open.lost,
         }
     }
 
@@ -125,40 +143,88 @@ impl Place {
 
     /// Starts a command.
     pub async fn exec(&mut self, request: ExecRequest) -> Result<Exec> {
-        match self {
-            Self::Ephemeral(opened) => opened.sandbox.exec(request).await,
-            Self::Session(open) => open.exec(request).await,
+        match &mut self.owner {
+            Owner::Command(opened) => opened.sandbox.exec(request).await,
+            Owner::Session(open) => open.exec(request).await,
         }
     }
 
     /// Ends what does not stay.
     pub async fn put_away(self) {
-        let Self::Ephemeral(opened) = self else { return };
-        if let Err(error) = opened.sandbox.close().await {
-            // The command is over and has its status; what is left of the sandbox is swept by the next start.
-            render::warning(error.diagnosis());
-        }
+        self.owner.put_away().await;
     }
 
     /// Says, before any output, what is not as one might think.
     pub fn warn(&self) {
-        for promise in self.not_enforced() {
-            crate::say!("moltis: not enforced: {} ({})", promise.key, render::one_line(&promise.reason));
-        }
-        for note in self.notes() {
-            crate::say!("moltis: {}", render::one_line(note));
-        }
-        self.tell_news();
+        self.say(&self.warnings(), false);
+    }
+
+    /// The same on a terminal that is raw.
+    pub fn warn_raw(&self) {
+        self.say(&self.warnings(), true);
     }
 
     /// Says what has become of the session since it was last used.
     pub fn tell_news(&self) {
-        if let Some(gone) = self.restarted() {
-            crate::say!("moltis: this is a new sandbox: {}", why(gone));
+        self.say(&self.news(), false);
+    }
+
+    /// A failure of what was to run here, with what it must not hide: the news, which is told only once.
+    pub fn failed(&self, failure: Failure, json: bool) -> Failure {
+        if !json && !self.is_told.get() {
+            self.tell_news();
         }
-        for lost in self.lost() {
+        failure.with(self.told())
+    }
+
+    /// Where it is and what is to be known of it, as JSON tells it.
+    pub fn told(&self) -> Map<String, Value> {
+        let told = json!({
+            "session": self.session(),
+            "backend": self.backend(),
+            "sandboxId": self.sandbox().id(),
+            "restarted": self.restarted(),
+            "notes": Some(self.notes()).filter(|notes| !notes.is_empty()),
+            "lost": Some(self.lost()).filter(|lost| !lost.is_empty()),
+        });
+        output::present(told)
+    }
+
+    fn say(&self, lines: &[String], is_raw: bool) {
+        self.is_told.set(true);
+        let mut stderr = std::io::stderr().lock();
+        // A raw terminal goes down a line and no more.
+        let end = if is_raw && stderr.is_terminal() { "\r\n" } else { "\n" };
+        for line in lines {
+            // A reader that is gone cannot be told.
+            let _ = write!(stderr, "moltis: {line}{end}");
+        }
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let not_enforced = self.not_enforced().iter();
+        let not_enforced = not_enforced
+            .map(|left| format!("not enforced: {} ({})", left.key, render::one_line(&left.reason)));
+        let notes = self.notes().iter().map(|note| render::one_line(note));
+        not_enforced.chain(notes).chain(self.news()).collect()
+    }
+
+    fn news(&self) -> Vec<String> {
+        let restarted = self.restarted().map(|gone| format!("this is a new sandbox: {}", why(gone)));
+        let lost = self.lost().iter().map(|lost| {
             let command = render::one_line(&lost.command);
-            crate::say!("moltis: lost: how command {} ended is not known: {command}", lost.number);
+            format!("lost: how command {} ended is not known: {command}", lost.number)
+        });
+        restarted.into_iter().chain(lost).collect()
+    }
+}
+
+impl Owner {
+    async fn put_away(self) {
+        let Self::Command(opened) = self else { return };
+        if let Err(error) = opened.sandbox.close().await {
+            // The command is over and has its status; what is left of the sandbox is swept by the next start.
+            render::warning(error.diagnosis());
         }
     }
 }

@@ -23,7 +23,7 @@ pub fn parse(word: &str) -> Result<i32, Failure> {
             None => "use a name as in TERM, or a number from 1 to 64".to_owned(),
         };
         let message = format!("--signal: {word:?} is no signal");
-        Failure::invalid(Diagnosis::new("signal-unknown", message).fix(fix))
+        Failure::usage(Diagnosis::new("signal-unknown", message).fix(fix))
     })
 }
 

@@ -180,3 +180,36 @@ fn a_data_directory_with_a_long_path_works() {
         place.run(["--data-dir", long.to_str().unwrap(), "exec", "--backend", "namespaces", "echo fine"]);
     ran.is(0, "fine\n", "");
 }
+
+#[test]
+fn wrong_values_of_flags_and_keys_are_usage_errors() {
+    let place = Place::new();
+    for (words, code) in [
+        (&["session", "set", "s", "--memory", "1K"][..], "config-out-of-range"),
+        (&["session", "set", "s", "--idle-ttl", "1500ms"], "config-out-of-range"),
+        (&["session", "set", "s", "--sandbox", "maybe"], "config-unknown-word"),
+        (&["session", "set", "s", "--unset", "memroy"], "unset-unknown"),
+        (&["session", "set", "s", "--cpus", "1", "--unset", "cpus"], "set-and-unset"),
+        (&["session", "set", "s", "--env", "=x"], "env-name-invalid"),
+        (&["session", "set", "s", "--wasm-fuel-limit", "0"], "config-out-of-range"),
+        (&["session", "show", ""], "session-key-invalid"),
+        (&["session", "rm", ""], "session-key-invalid"),
+        (&["history", ""], "session-key-invalid"),
+        (&["process", "list", ""], "session-key-invalid"),
+        (&["process", "stop", "s", "1", "--signal", "FOO"], "signal-unknown"),
+        (&["sandbox", "explain", "--network", "blocke"], "config-unknown-word"),
+        (&["files", "list", "relative", "--session", "s"], "path-not-absolute"),
+        (&["cp", "a", "b"], "usage"),
+    ] {
+        place.run(words).fails(2, code);
+        place.run([words, &["--json"]].concat()).fails_in_json(2, code);
+    }
+    assert_eq!(place.run(["history", "s", "--limit", "0"]).status, Some(2));
+    assert_eq!(place.run(["--data-dir", "", "sandbox", "ps"]).status, Some(2));
+    // What may be right another time is none.
+    place.run(["session", "show", "s"]).fails(1, "session-missing");
+    place.run(["session", "set", "s", "--env-file", "/nowhere"]).fails(1, "env-file-unreadable");
+    place.run(["sandbox", "explain", "--workspace", "/nowhere:no"]).fails(1, "workspace-missing");
+    // `exec` has one status for all of it.
+    place.run(["exec", "--session", "", "true"]).fails(125, "session-key-invalid");
+}

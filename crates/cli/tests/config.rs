@@ -58,3 +58,70 @@ fn a_demand_in_the_file_is_kept_or_refused_like_a_flag() {
         "{ran:?}"
     );
 }
+
+#[test]
+fn what_is_set_and_not_used_is_told_by_check_and_by_nothing_else() {
+    let place = Place::new();
+    let file = place.config().join("moltis.toml");
+    std::fs::write(&file, "[tools.exec.sandbox]\npool = 2\nwasm_fuel_limit = 5\n").unwrap();
+    let checked = place.run(["config", "check"]);
+    assert_eq!(checked.status, Some(0));
+    let told: Vec<_> = checked.stderr.lines().collect();
+    assert_eq!(told.len(), 2, "{checked:?}");
+    for (line, key) in
+        told.into_iter().zip(["2:8: `tools.exec.sandbox.pool`", "3:19: `tools.exec.sandbox.wasm_fuel_limit`"])
+    {
+        assert!(line.contains(key) && line.contains("is not used by this version ("), "{line}");
+    }
+    for command in ["check", "show"] {
+        let warnings = place.run(["config", command, "--json"]).json()["warnings"].clone();
+        let codes: Vec<_> = warnings.as_array().unwrap().iter().map(|one| one["code"].clone()).collect();
+        assert_eq!(codes, ["setting-unused", "setting-unused"]);
+    }
+    for quiet in [&["config", "show"][..], &["session", "list"], &["sandbox", "explain"]] {
+        let ran = place.run(quiet);
+        assert_eq!((ran.status, ran.stderr.as_str()), (Some(0), ""), "{quiet:?}");
+    }
+}
+
+#[test]
+fn a_session_is_told_what_does_nothing() {
+    let place = Place::new();
+    let flags = [
+        "session",
+        "set",
+        "s",
+        "--trusted-domain",
+        "a.org",
+        "--denied-domain",
+        "b.org",
+        "--on-unknown",
+        "ask",
+    ];
+    let ran = place.run(flags.into_iter().chain(["--wasm-fuel-limit", "7"]));
+    assert_eq!(ran.status, Some(0));
+    let names: Vec<_> = ran.stderr.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+    assert_eq!(names, ["--trusted-domain", "--denied-domain", "--on-unknown", "--wasm-fuel-limit"]);
+    let told = place.run(["session", "set", "s", "--wasm-fuel-limit", "8", "--json"]).json();
+    assert_eq!(
+        (told["warnings"][0]["code"].as_str(), told["warnings"].as_array().unwrap().len()),
+        (Some("setting-unused"), 1)
+    );
+    let stored =
+        place.run(["session", "list", "--json"]).json()["sessions"][0]["overrides"]["wasmFuelLimit"].clone();
+    assert_eq!(stored, 8);
+    assert_eq!(place.run(["session", "set", "s", "--memory", "64M"]).stderr, "");
+}
+
+#[test]
+fn every_key_is_shown_as_json_and_none_is_null() {
+    let place = Place::new();
+    let shown = place.run(["config", "show", "--json"]);
+    assert!(!shown.stdout.contains(":null"), "{shown:?}");
+    assert_eq!(shown.json()["keys"][0]["key"], "data_dir");
+    assert_eq!(
+        place.run(["config", "init", "--json"]).json(),
+        serde_json::json!({ "file": place.config().join("moltis.toml") })
+    );
+    place.run(["config", "init", "--json"]).fails_in_json(1, "config-exists");
+}

@@ -316,10 +316,10 @@ fn json_is_one_whole_answer() {
     assert_eq!(ran.status, Some(3));
     let mut answer = ran.json();
     assert!(answer["durationMs"].as_f64().unwrap() > 0.0);
-    assert_eq!(answer["sandbox"].as_str().unwrap().len(), 40);
+    assert_eq!(answer["sandboxId"].as_str().unwrap().len(), 40);
     assert_eq!(answer["leftovers"][0]["command"], "sleep 1000");
     let fields = answer.as_object_mut().unwrap();
-    for volatile in ["durationMs", "sandbox", "leftovers", "notEnforced"] {
+    for volatile in ["durationMs", "sandboxId", "leftovers", "notEnforced"] {
         fields.remove(volatile).unwrap();
     }
     assert_eq!(

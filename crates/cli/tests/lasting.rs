@@ -80,14 +80,18 @@ fn the_next_command_of_the_session_is_told_once_what_was_lost() {
     let place = Place::new();
     place.exec(["--session", "s", "true"]);
     place.exec(["--session", "other", "true"]);
-    let mut caller = start(&place, "s", "touch /tmp/begun; sleep 60");
-    until("it has begun", || inside(&place, "s", "ls /tmp").contains("begun"));
-    caller.kill().unwrap();
-    caller.wait().unwrap();
-    // Another session's command is not the one to tell.
-    assert_eq!(place.exec(["--session", "other", "true"]).without_promises().stderr, "");
-    let told = place.exec(["--session", "s", "--json", "true"]).json();
-    assert_eq!(told["lost"][0]["command"], "touch /tmp/begun; sleep 60", "{told}");
+    // Those that are told by the answer, by that of a background command, and by an error.
+    for told_by in [&["true"][..], &["--background", "true"], &["--", "/nowhere"]] {
+        inside(&place, "s", "rm -f /tmp/begun");
+        let mut caller = start(&place, "s", "touch /tmp/begun; sleep 60");
+        until("it has begun", || inside(&place, "s", "ls /tmp").contains("begun"));
+        caller.kill().unwrap();
+        caller.wait().unwrap();
+        // Another session's command is not the one to tell.
+        assert_eq!(place.exec(["--session", "other", "true"]).without_promises().stderr, "");
+        let told = place.exec(["--session", "s", "--json"].iter().chain(told_by)).json();
+        assert_eq!(told["lost"][0]["command"], "touch /tmp/begun; sleep 60", "{told}");
+    }
     assert_eq!(place.exec(["--session", "s", "--json", "true"]).json()["lost"], serde_json::Value::Null);
 }
 

@@ -93,7 +93,7 @@ fn a_signal_is_only_sent_and_a_stop_ends_all() {
     place.run(["process", "stop", "s", &process, "--signal", "usr1"]).is(0, "sent USR1 to process 1\n", "");
     within(|| place.run(["process", "output", "s", &process]).stdout.contains("caught").then_some(()));
     let unknown = place.run(["process", "stop", "s", &process, "--signal", "URS1"]);
-    unknown.fails(1, "signal-unknown");
+    unknown.fails(2, "signal-unknown");
     assert!(unknown.stderr.contains("did you mean USR1?"), "{unknown:?}");
     let told = place.run(["process", "stop", "s", &process, "--json"]).json();
     assert_eq!(

@@ -131,7 +131,7 @@ fn explain_says_what_exec_would_and_makes_nothing() {
     let told = explain(&["--workspace", &given, "--backend", "namespaces", "--json"]);
     assert_eq!(told.status, Some(0), "{told:?}");
     let told = told.json();
-    let decided = (&told["backend"], &told["because"], &told["sandbox"], &told["passedOver"]);
+    let decided = (&told["backend"], &told["because"], &told["fate"], &told["passedOver"]);
     let because = "the flag says `backend = \"namespaces\"`";
     assert_eq!(decided, (&json!("namespaces"), &json!(because), &json!("new"), &json!([])));
     let setting = |key: &str| {
@@ -155,7 +155,7 @@ fn explain_says_what_exec_would_and_makes_nothing() {
     }
     assert_eq!(fresh.left_running(), Vec::<String>::new());
     assert_eq!(explain(&["--memroy", "1G"]).status, Some(2));
-    explain(&["--memory", "1"]).fails(1, "config-out-of-range");
+    explain(&["--memory", "1"]).fails(2, "config-out-of-range");
 }
 
 #[test]
@@ -189,11 +189,11 @@ fn explain_knows_the_session() {
     };
     assert_eq!(setting("idle_ttl"), json!({"key": "idle_ttl", "value": "10m", "origin": "session"}));
     assert_eq!(setting("network"), json!({"key": "network", "value": "blocked", "origin": "file"}));
-    assert_eq!(told["sandbox"], "new");
+    assert_eq!(told["fate"], "new");
     place.in_session("s", "true");
     let told = explain(&[]).json();
     assert_eq!(
-        (&told["sandbox"], &told["because"]),
+        (&told["fate"], &told["because"]),
         (&json!("used"), &json!("the session's sandbox runs there"))
     );
     let differs = explain(&["--network", "open"]);
@@ -203,9 +203,9 @@ fn explain_knows_the_session() {
     );
     let workspace = place.workspace();
     place.run(["session", "set", "s", "--workspace", workspace.to_str().unwrap()]);
-    assert_eq!(explain(&[]).json()["sandbox"], "madeAnew");
+    assert_eq!(explain(&[]).json()["fate"], "madeAnew");
     place.in_session("s", "true");
-    assert_eq!(explain(&[]).json()["sandbox"], "used");
+    assert_eq!(explain(&[]).json()["fate"], "used");
     place.run(["session", "set", "off", "--sandbox", "off"]);
     let told = place.run(["sandbox", "explain", "--session", "off"]).stdout;
     assert!(told.starts_with("backend: none (the session says `sandboxEnabled = false`)\n"), "{told}");

@@ -86,7 +86,7 @@ fn what_is_set_is_shown_changed_and_unset_and_no_secret_is_told() {
     assert_eq!(changed.stdout, "changed the session s; it holds from the next command on\n", "{changed:?}");
     let again = place.run(&unset);
     assert_eq!(again.stdout, "the session s is as it was; it holds from the next command on\n");
-    let told = place.run(["session", "show", "s", "--json"]).json()["session"].clone();
+    let told = place.run(["session", "show", "s", "--json"]).json().clone();
     assert_eq!((&told["overrides"], &told["env"]), (&json!({"network": "blocked"}), &json!(["TOKEN"])));
 
     assert_eq!(place.in_session("s", "printf %s \"$TOKEN\""), SECRET);
@@ -137,9 +137,11 @@ fn what_cannot_be_right_changes_nothing() {
         for key in ["s", "new"] {
             let words = ["session", "set", key].into_iter().chain(flags.iter().copied());
             let ran = place.run(words.clone());
-            ran.fails(1, code);
+            // What may be right elsewhere or later is none of the command line.
+            let status = if ["backend-not-built", "env-file-unreadable"].contains(code) { 1 } else { 2 };
+            ran.fails(status, code);
             assert!(ran.stderr.contains(part), "wanted {part}: {ran:?}");
-            place.run(words.chain(["--json"])).fails_in_json(1, code);
+            place.run(words.chain(["--json"])).fails_in_json(status, code);
         }
     }
     let sessions = place.run(["session", "list", "--json"]).json()["sessions"].clone();
@@ -151,7 +153,7 @@ fn what_cannot_be_right_changes_nothing() {
         assert_eq!(place.run(words).status, Some(2));
     }
     for key in ["", &"x".repeat(513)] {
-        place.run(["session", "set", key]).fails(1, "session-key-invalid");
+        place.run(["session", "set", key]).fails(2, "session-key-invalid");
     }
 }
 
@@ -168,7 +170,7 @@ fn a_key_may_be_anything_and_cannot_pose_as_something_else() {
     assert!(list.stdout.contains(r#""a\u{1b}[2J\nsession\u{202e}\"b" "#), "{list:?}");
     assert!(!list.stdout.contains(['\u{1b}', '\u{202e}']));
     let told = place.run(["session", "show", hostile, "--json"]);
-    assert_eq!(told.json()["session"]["key"], hostile);
+    assert_eq!(told.json()["session"], hostile);
     assert_eq!(place.run(["session", "rm", hostile, &longest, " ", "-"]).status, Some(0));
     assert_eq!(place.run(["session", "list", "--json"]).json(), json!({"sessions": []}));
 }
@@ -184,7 +186,7 @@ fn every_page_is_listed() {
             .unwrap();
     }
     let sessions = place.run(["session", "list", "--json"]).json()["sessions"].clone();
-    assert_eq!((sessions.as_array().unwrap().len(), &sessions[1202]["key"]), (1203, &json!("1202")));
+    assert_eq!((sessions.as_array().unwrap().len(), &sessions[1202]["session"]), (1203, &json!("1202")));
     assert_eq!(place.run(["session", "list"]).stdout.lines().count(), 1204);
 }
 
@@ -231,7 +233,7 @@ fn show_tells_all_there_is() {
     let told = place.run(["session", "show", "s", "--json"]).json();
     assert_eq!((&told["commandsRemembered"], &told["sandbox"]["running"]), (&json!(2), &json!(true)));
     assert_eq!(told["processes"][0]["running"], true);
-    assert!(told["sandbox"]["activity"]["uptimeMillis"].is_u64(), "{told}");
+    assert!(told["sandbox"]["activity"]["uptimeMs"].is_u64(), "{told}");
     place.run(["sandbox", "stop", "s"]);
     assert!(place.run(["session", "show", "s"]).stdout.contains("sandbox  ended (stopped)\n"));
 }
@@ -257,7 +259,7 @@ fn removing_ends_the_sandbox_and_keeps_the_home_unless_it_is_purged() {
     assert_eq!(place.run(["history", "a"]).status, Some(1));
     assert_eq!(place.in_session("a", "cat file"), "kept\n");
     let purged = place.run(["session", "rm", "a", "--purge", "--json"]).json();
-    assert_eq!(purged, json!({"removed": [{"session": "a", "homeRemoved": true, "homeKept": null}]}));
+    assert_eq!(purged, json!({"removed": [{"session": "a", "homeRemoved": true}]}));
     assert_eq!(place.in_session("a", "ls"), "files\n");
 }
 

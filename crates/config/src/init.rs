@@ -2,6 +2,7 @@
 
 use crate::key::{Fallback, Key};
 use crate::schema::SECTIONS;
+use crate::unused;
 
 /// The file. Every key is commented out, because a key that stands in the file is a demand, even with the value that
 /// is the default anyway. Reading it gives the defaults.
@@ -24,7 +25,10 @@ pub fn text() -> String {
 }
 
 fn entry(key: &Key) -> String {
-    let (name, help) = (key.name(), key.help);
+    let (name, mut help) = (key.name(), key.help.to_owned());
+    if !unused::is_used(key.path) {
+        help.push_str(". Not used by this version");
+    }
     match key.default {
         Fallback::Value(value) => format!("# {help}.\n#{name} = {}\n", value()),
         Fallback::Words(words) => {

@@ -15,6 +15,7 @@ pub mod reference;
 pub mod schema;
 pub mod show;
 pub mod suggest;
+pub mod unused;
 mod validate;
 pub mod value;
 pub mod words;
@@ -25,7 +26,7 @@ pub use load::{Loaded, Options, load};
 pub use schema::Config;
 pub use suggest::suggest;
 pub use value::flag::{
-    WorkspaceFlag, parse_backend, parse_cores, parse_duration, parse_image, parse_memory, parse_network,
-    parse_pids, parse_size, parse_timeout, parse_workspace_flag,
+    WorkspaceFlag, parse_backend, parse_cores, parse_duration, parse_fuel, parse_image, parse_memory,
+    parse_network, parse_pids, parse_size, parse_timeout, parse_workspace_flag,
 };
 pub use words::BackendChoice;

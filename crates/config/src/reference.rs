@@ -2,6 +2,7 @@
 
 use crate::key::{Fallback, Key};
 use crate::schema::SECTIONS;
+use crate::unused;
 use crate::value::text::PACKAGE_GROUPS;
 
 const INTRODUCTION: &str = "\
@@ -15,7 +16,8 @@ backend that cannot keep it does not run the command. A default that a backend c
 answer says so.
 
 `moltis config init` writes a file with every key as a comment, `moltis config check` judges it, `moltis config show`
-prints every key with its value and the place where it was set. Unknown keys and words are errors.
+prints every key with its value and the place where it was set. Unknown keys and words are errors. Keys of what is not
+built yet are read, checked and not used: the tables below mark them, and `config check` warns of each that is set.
 
 ## Where values come from
 
@@ -85,6 +87,8 @@ fn row(key: &Key) -> String {
         [] => String::new(),
         [..] => format!(" (also {})", aliases.join(", ")),
     };
-    let cells = [format!("`{}`", key.name()), (key.kind)(), default, over, format!("{}{aliases}", key.help)];
+    let unused = if unused::is_used(key.path) { "" } else { "; *not used by this version*" };
+    let cells =
+        [format!("`{}`", key.name()), (key.kind)(), default, over, format!("{}{aliases}{unused}", key.help)];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
 }

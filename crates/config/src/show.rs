@@ -15,12 +15,15 @@ pub struct Row {
     pub key: &'static str,
     /// Its value as it would be written in moltis.toml; absent when it has none. A secret shows as `set` or
     /// `not set`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// Who set it.
     pub origin: Origin,
     /// Where exactly: file, line and column, or the variable.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub place: Option<String>,
     /// What holds when nobody sets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub default: Option<String>,
     /// What it is for.
     pub help: &'static str,

@@ -51,3 +51,28 @@ fn the_text_says_where_a_value_came_from() {
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("gateway.bind = \"127.0.0.1\"  (default)\n"), "{text}");
 }
+
+#[test]
+fn each_key_that_is_set_and_not_used_is_named() {
+    let world = World::with(
+        "gateway.port = 80\n[tools.exec.sandbox]\npool = 2\nfailover = 'off'\nnetwork = 'blocked'\nselinux_relabel = true\n",
+    )
+    .env("VERCEL_TOKEN", "hunter3")
+    .env("MOLTIS_TOOLS__EXEC__SANDBOX__VERCEL_PROJECT_ID", "p");
+    let loaded = world.load().unwrap();
+    let told: Vec<_> = loaded.unused().iter().map(|warning| warning.to_string()).collect();
+    let told = crate::tidy(&told.join("\n"), world.dir.path());
+    let places = [
+        ("moltis.toml:4:12", "tools.exec.sandbox.failover"),
+        ("moltis.toml:6:19", "tools.exec.sandbox.selinux_relabel"),
+        ("moltis.toml:3:8", "tools.exec.sandbox.pool"),
+        ("MOLTIS_TOOLS__EXEC__SANDBOX__VERCEL_PROJECT_ID", "tools.exec.sandbox.vercel_project_id"),
+        ("moltis.toml:1:16", "gateway.port"),
+    ];
+    let expected =
+        places.map(|(place, key)| format!("{place}: `{key}` is not used by this version")).join("\n");
+    assert_eq!(told, expected);
+    assert!(loaded.unused().iter().all(|warning| warning.code == "setting-unused" && warning.fix.is_some()));
+    assert!(loaded.warnings.is_empty(), "commands say nothing of it");
+    assert_eq!(World::with(moltis_config::init::text()).load().unwrap().unused(), []);
+}

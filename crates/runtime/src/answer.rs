@@ -42,7 +42,7 @@ pub struct Answer {
     /// Where it ran.
     pub backend: BackendName,
     /// The sandbox's opaque id.
-    pub sandbox: SandboxId,
+    pub sandbox_id: SandboxId,
     /// How it ended.
     pub outcome: Outcome,
     /// Standard output, or the terminal's.
@@ -66,7 +66,7 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     session: Option<&'a SessionKey>,
     backend: BackendName,
-    sandbox: &'a SandboxId,
+    sandbox_id: &'a SandboxId,
     /// What a shell would show: the code, 128 + signal, or 124 after a time-out.
     exit_code: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,7 +109,7 @@ impl Serialize for Answer {
         Json {
             session: self.session.as_ref(),
             backend: self.backend,
-            sandbox: &self.sandbox,
+            sandbox_id: &self.sandbox_id,
             exit_code: outcome.exit_code(),
             signal: match outcome.status {
                 Status::Signal(signal) => Some(signal),

@@ -37,8 +37,10 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
     /// What would become of the session's sandbox, or of one of the command's own.
+    #[serde(rename = "fate")]
     pub sandbox: Fate,
     /// What would hold it; absent when none is found.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub backend: Option<BackendName>,
     /// Why this one.
     pub because: String,
@@ -76,6 +78,7 @@ pub struct Explained {
     /// Its key below `tools.exec.sandbox`.
     pub key: &'static str,
     /// Its value; absent: there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// Who set it.
     pub origin: Origin,

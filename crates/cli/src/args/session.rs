@@ -76,6 +76,9 @@ pub struct Set {
     /// What happens to a domain on neither list: deny or ask
     #[arg(long, value_name = "WORD")]
     pub on_unknown: Option<String>,
+    /// Instructions that a WASI module may execute
+    #[arg(long, value_name = "N")]
+    pub wasm_fuel_limit: Option<String>,
     /// Set nothing here any more: what the configuration says holds again
     #[arg(long, value_name = "NAME")]
     pub unset: Vec<String>,

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 
-use moltis_config::{init, paths, show};
+use moltis_config::{Loaded, init, paths, show};
 use moltis_sandbox::Diagnosis;
 
 use crate::args::{Config, Global};
@@ -16,35 +16,40 @@ pub fn run(global: &Global, command: &Config) -> Result<i32, Failure> {
     match command {
         Config::Check(args) => check(global, args.json).map_err(|failure| failure.in_json(args.json)),
         Config::Show(args) => show(global, args.json).map_err(|failure| failure.in_json(args.json)),
-        Config::Init => init(global),
+        Config::Init(args) => init(global, args.json).map_err(|failure| failure.in_json(args.json)),
     }
 }
 
 fn check(global: &Global, json: bool) -> Result<i32, Failure> {
     let loaded = super::load(&super::options(global))?;
+    let warnings = warnings(&loaded);
     if json {
         let files = &loaded.files_read;
-        return output::print_json(&serde_json::json!({ "files": files, "warnings": loaded.warnings }));
+        return output::print_json(&serde_json::json!({ "files": files, "warnings": warnings }));
     }
-    for warning in &loaded.warnings {
-        render::warning(warning);
-    }
+    warnings.iter().for_each(render::warning);
     let files: Vec<_> = loaded.files_read.iter().map(|file| file.display().to_string()).collect();
     let from = if files.is_empty() { "no file, all defaults".to_owned() } else { files.join(", ") };
     output::print(&render::printable(&format!("The configuration is right ({from}).\n")))
 }
 
+/// What is right and still worth a word: what all commands say, and what does nothing in this version.
+fn warnings(loaded: &Loaded) -> Vec<Diagnosis> {
+    loaded.warnings.iter().cloned().chain(loaded.unused()).collect()
+}
+
 fn show(global: &Global, json: bool) -> Result<i32, Failure> {
     let loaded = super::load(&super::options(global))?;
     if json {
-        output::print_json(&show::rows(&loaded))
+        let (files, keys, warnings) = (&loaded.files_read, show::rows(&loaded), warnings(&loaded));
+        output::print_json(&serde_json::json!({ "files": files, "keys": keys, "warnings": warnings }))
     } else {
         output::print(&render::printable(&show::text(&loaded)))
     }
 }
 
 /// Writes the file where `--config` says, else into the user's configuration directory. One that is there stays.
-fn init(global: &Global) -> Result<i32, Failure> {
+fn init(global: &Global, json: bool) -> Result<i32, Failure> {
     let options = super::options(global);
     let Some(file) = paths::config_file(options.config_path.as_deref(), &options.env) else {
         return Err(Failure::invalid(
@@ -69,5 +74,8 @@ fn init(global: &Global) -> Result<i32, Failure> {
     let mut file =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(unwritable)?;
     file.write_all(init::text().as_bytes()).map_err(unwritable)?;
+    if json {
+        return output::print_json(&serde_json::json!({ "file": path }));
+    }
     output::print(&render::printable(&format!("{}\n", path.display())))
 }

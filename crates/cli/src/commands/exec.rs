@@ -5,9 +5,10 @@ use std::time::Duration;
 use moltis_runtime::answer::Answer;
 use moltis_runtime::{Capped, Runtime};
 use moltis_sandbox::exec::{Command, Ending, ExecEvent, ExecRequest, Outcome};
+use serde_json::json;
 
 use crate::args::{self, Global};
-use crate::drive::{Driven, drive, exit_status};
+use crate::drive::{Driven, drive, exit_status, on_terminal};
 use crate::failure::Failure;
 use crate::flags::{self, flag, guest_directory};
 use crate::output::{self, BROKEN_PIPE};
@@ -30,12 +31,13 @@ pub async fn run(global: &Global, args: args::Exec) -> Result<i32, Failure> {
         Opening::Told(number) => return Ok(128 + number),
     };
     let result = if args.background {
-        background(&mut place, request, args.json).await
+        background(&mut place, request, args.json, &mut signals).await
     } else if args.json {
         collected(&runtime, &mut place, request, cap, &mut signals).await
     } else {
         streamed(&mut place, request, cap, &mut signals).await
     };
+    let result = result.map_err(|failure| place.failed(failure, args.json));
     place.put_away().await;
     result
 }
@@ -64,30 +66,41 @@ fn request(runtime: &Runtime, args: &args::Exec) -> Result<ExecRequest, Failure>
     Ok(request)
 }
 
-/// Starts it and says by which number it is found again.
-async fn background(place: &mut Place, request: ExecRequest, json: bool) -> Result<i32, Failure> {
-    let mut exec = place.exec(request).await?;
-    let process = loop {
-        match exec.events.next().await {
-            Some(Ok(ExecEvent::Started(process))) => break process,
-            Some(Ok(_)) => {}
-            Some(Err(error)) => return Err(error.into()),
-            None => return Err(moltis_runtime::error::ended_without_exit().into()),
+/// Starts it and says by which number it is found again. A signal meanwhile ends it: nobody would know its number.
+async fn background(
+    place: &mut Place,
+    request: ExecRequest,
+    json: bool,
+    signals: &mut Signals,
+) -> Result<i32, Failure> {
+    let starting = async {
+        let mut exec = place.exec(request).await?;
+        loop {
+            match exec.events.next().await {
+                Some(Ok(ExecEvent::Started(process))) => return Ok(process),
+                Some(Ok(_)) => {}
+                Some(Err(error)) => return Err(Failure::from(error)),
+                None => return Err(moltis_runtime::error::ended_without_exit().into()),
+            }
         }
     };
+    let process = match signals.race(starting, || true).await {
+        Ok(started) => started?,
+        Err(number) => return Ok(128 + number),
+    };
+    if let Some(number) = signals.ended_by {
+        // If it cannot be reached it has ended with its sandbox; a second signal does not wait.
+        let _ = signals.race(place.sandbox().stop(process), || false).await;
+        return Ok(128 + number);
+    }
     if !json {
         place.warn();
         return output::print(&format!("{process}\n"));
     }
-    output::print_json(&serde_json::json!({
-        "session": place.session(),
-        "process": process,
-        "backend": place.backend(),
-        "sandbox": place.sandbox().id(),
-        "restarted": place.restarted(),
-        "notEnforced": place.not_enforced(),
-        "notes": place.notes(),
-    }))
+    let mut told = place.told();
+    told.insert("process".to_owned(), json!(process));
+    told.insert("notEnforced".to_owned(), json!(place.not_enforced()));
+    output::print_json(&told)
 }
 
 /// Prints output as it comes.
@@ -98,45 +111,51 @@ async fn streamed(
     signals: &mut Signals,
 ) -> Result<i32, Failure> {
     let timeout = request.timeout;
-    let raw = match request.terminal {
-        // Once the terminal is raw, lines of ours would not begin at its edge.
-        Some(_) => {
-            place.warn();
-            Some(terminal::RawMode::enter()?)
-        }
-        None => None,
+    let driven = if request.terminal.is_some() {
+        on_terminal(place, request, cap, signals).await?
+    } else {
+        piped(place, request, cap, signals).await?
     };
-    let mut printer = if raw.is_some() { Printer::on_terminal(cap) } else { Printer::new(cap) };
+    let outcome = match driven {
+        Driven::Ended(outcome) => outcome,
+        Driven::Closed => return Ok(BROKEN_PIPE),
+        Driven::Told(number) => return Ok(128 + number),
+    };
+    epilogue(&outcome, timeout, place.session().is_some());
+    Ok(exit_status(&outcome, signals))
+}
+
+/// Runs it without a terminal.
+async fn piped(
+    place: &mut Place,
+    request: ExecRequest,
+    cap: Option<u64>,
+    signals: &mut Signals,
+) -> Result<Driven, Failure> {
+    let mut printer = Printer::new(cap);
     let driven = drive(place, request, signals, async |place, event| {
-        if let (ExecEvent::Started(_), None) = (&event, &raw) {
+        if let ExecEvent::Started(_) = &event {
             // Only now is it certain that there is something to be said of.
             place.warn();
         }
         printer.print(event).await
-    })
-    .await;
-    drop(raw);
-    let outcome = match driven {
-        Ok(Driven::Ended(outcome)) => outcome,
-        Ok(Driven::Closed) => return printer.finish().await.map(|_| BROKEN_PIPE),
+    });
+    let driven = driven.await;
+    match driven {
+        Ok(Driven::Ended(_)) => {}
+        Ok(Driven::Closed) => return printer.finish().await.map(|_| Driven::Closed),
         // What it drew may have left the terminal in any state.
-        Ok(Driven::Told(number)) => {
+        Ok(Driven::Told(_)) | Err(_) => {
             printer.hurry().await;
-            return Ok(128 + number);
+            return driven;
         }
-        Err(failure) => {
-            printer.hurry().await;
-            return Err(failure);
-        }
-    };
-    match signals.race(printer.finish(), || true).await {
-        Err(number) => return Ok(128 + number),
-        Ok(Ok(true)) => {}
-        Ok(Ok(false)) => return Ok(BROKEN_PIPE),
-        Ok(Err(failure)) => return Err(failure),
     }
-    epilogue(&outcome, timeout, place.session().is_some());
-    Ok(exit_status(&outcome, signals))
+    match signals.race(printer.finish(), || true).await {
+        Err(number) => Ok(Driven::Told(number)),
+        Ok(Ok(true)) => driven,
+        Ok(Ok(false)) => Ok(Driven::Closed),
+        Ok(Err(failure)) => Err(failure),
+    }
 }
 
 /// Prints one JSON object at the end.
@@ -169,7 +188,7 @@ async fn collected(
     let answer = Answer {
         session: place.session().cloned(),
         backend: place.backend(),
-        sandbox: place.sandbox().id().clone(),
+        sandbox_id: place.sandbox().id().clone(),
         outcome,
         stdout: stdout.into(),
         stderr: stderr.into(),

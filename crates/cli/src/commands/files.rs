@@ -282,7 +282,7 @@ fn entry_json(entry: &Entry) -> Value {
         "kind": metadata.kind,
         "size": metadata.size,
         "mode": format!("{:04o}", metadata.mode),
-        "modified": time::utc(metadata.modified_nanos.div_euclid(1_000_000_000)),
+        "modifiedMillis": metadata.modified_nanos.div_euclid(1_000_000),
     });
     if let Some(encoding) = encoding {
         value["nameEncoding"] = encoding.into();

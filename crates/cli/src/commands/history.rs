@@ -19,7 +19,9 @@ pub async fn run(global: &Global, args: &args::History) -> Result<i32, Failure> 
     let HistoryPage { entries, next } = runtime.history(&key, args.before.map(HistoryCursor), limit).await?;
     if args.json {
         let told: Vec<_> = entries.iter().map(|entry| Remembered::new(entry, args.output)).collect();
-        return output::print_json(&serde_json::json!({ "session": key, "entries": told, "next": next }));
+        return output::print_json(&output::present(
+            serde_json::json!({ "session": key, "entries": told, "next": next }),
+        ));
     }
     if entries.is_empty() {
         return output::print("No commands.\n");

@@ -45,7 +45,9 @@ async fn remove(runtime: &Runtime, args: &args::Rm) -> Result<i32, Failure> {
             None => "it had no home".to_owned(),
         };
         text.push_str(&format!("removed {} ({fate})\n", render::name(key.as_str())));
-        removed.push(serde_json::json!({ "session": key, "homeRemoved": gone.home, "homeKept": kept }));
+        removed.push(output::present(
+            serde_json::json!({ "session": key, "homeRemoved": gone.home, "homeKept": kept }),
+        ));
     }
     if args.json {
         return output::print_json(&serde_json::json!({ "removed": removed }));

@@ -27,6 +27,7 @@ pub async fn run(global: &Global, args: args::Shell) -> Result<i32, Failure> {
         Opening::Told(number) => return Ok(128 + number),
     };
     let result = converse(&mut place, request, &mut signals).await;
+    let result = result.map_err(|failure| place.failed(failure, false));
     place.put_away().await;
     result
 }
@@ -48,8 +49,7 @@ fn request(args: &args::Shell) -> Result<ExecRequest, Failure> {
 }
 
 async fn converse(place: &mut Place, request: ExecRequest, signals: &mut Signals) -> Result<i32, Failure> {
-    place.warn();
-    match on_terminal(place, request, signals).await? {
+    match on_terminal(place, request, None, signals).await? {
         Driven::Ended(outcome) => {
             printer::leftovers(&outcome, place.session().is_some());
             Ok(exit_status(&outcome, signals))

@@ -75,6 +75,14 @@ pub fn parse_timeout(text: &str) -> Result<Duration, InvalidValue> {
     if span < Duration::from_secs(1) || span > MAX_TIMEOUT { Err(out_of_range()) } else { Ok(span) }
 }
 
+/// Instructions that a WASI module may execute, within the bounds of `wasm_fuel_limit`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_fuel(text: &str) -> Result<u64, InvalidValue> {
+    one(Integer::<1, { i64::MAX as u64 }>::read(Raw::Word(text), &Context::default()))
+}
+
 /// Processor time in cores.
 ///
 /// # Errors

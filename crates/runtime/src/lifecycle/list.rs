@@ -20,11 +20,12 @@ pub struct SandboxInfo {
     /// What holds it.
     pub backend: BackendName,
     /// Whose it is. Absent for one of a single command, and where the store does not know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionKey>,
     /// Whether it answers.
     pub running: bool,
-    /// When it was opened, in seconds since 1970.
-    pub created_secs: u64,
+    /// When it was opened, in milliseconds since 1970.
+    pub created_millis: u64,
     /// How much it is in use, if it answers.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_millis")]
     pub activity: Option<Activity>,
@@ -37,9 +38,9 @@ fn in_millis<S: Serializer>(activity: &Option<Activity>, serializer: S) -> Resul
     let told = activity.map(|Activity { operations, idle, commands, uptime }| {
         serde_json::json!({
             "operations": operations,
-            "idleMillis": millis(idle),
+            "idleMs": millis(idle),
             "commands": commands,
-            "uptimeMillis": millis(uptime),
+            "uptimeMs": millis(uptime),
         })
     });
     told.serialize(serializer)
@@ -81,7 +82,7 @@ impl Runtime {
                     backend: backend.name(),
                     session,
                     running: record.running,
-                    created_secs: record.created_secs,
+                    created_millis: record.created_secs.saturating_mul(1000),
                     activity: None,
                     background: 0,
                 };
@@ -101,7 +102,7 @@ impl Runtime {
                 backend: row.backend,
                 session: Some(session.key),
                 running: false,
-                created_secs: row.created_millis / 1000,
+                created_millis: row.created_millis,
                 activity: None,
                 background: 0,
             })

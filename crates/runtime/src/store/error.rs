@@ -194,7 +194,9 @@ impl StoreError {
             Self::Io { source, .. } => told
                 .cause(source)
                 .fix("name a directory that you can write to by --data-dir or MOLTIS_DATA_DIR"),
-            Self::Failed { cause, .. } => told.cause(cause),
+            Self::Failed { cause, .. } => told.cause(cause).fix(
+                "try again; if it stays so, move the file away or name another data directory by --data-dir",
+            ),
             Self::TooMany(_) => told
                 .cause("all of them are in use")
                 .fix("end one (`moltis sandbox ps` lists them), or raise `max_sandboxes`"),

@@ -24,6 +24,7 @@ pub struct Session {
     #[serde(skip)]
     pub number: SessionNumber,
     /// Its key.
+    #[serde(rename = "session")]
     pub key: SessionKey,
     /// The opaque id that stands for it.
     pub sandbox_id: SandboxId,
@@ -41,6 +42,7 @@ pub struct Session {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Gone>,
     /// Its sandbox, as far as was written down.
+    #[serde(skip)]
     pub sandbox: Option<StoredSandbox>,
 }
 

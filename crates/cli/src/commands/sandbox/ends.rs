@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 
 use moltis_runtime::{Runtime, SandboxInfo, Stopped};
 use moltis_sandbox::{Diagnosis, SandboxId, SessionKey};
+use serde_json::{Map, Value, json};
 
 use super::short;
 use crate::args;
@@ -21,6 +22,13 @@ struct Named {
 }
 
 impl Named {
+    /// Which one it is, and what became of it.
+    fn told(&self, what: Value) -> Map<String, Value> {
+        let mut told = output::present(json!({ "sandboxId": self.id, "session": self.session }));
+        told.extend(output::present(what));
+        told
+    }
+
     fn show(&self) -> String {
         self.session.as_ref().map_or_else(|| short(&self.id).to_owned(), |key| render::name(key.as_str()))
     }
@@ -40,7 +48,7 @@ pub async fn stop(runtime: &Runtime, args: &args::Names) -> Result<i32, Failure>
         };
         let what = if ended { "stopped" } else { "did not run:" };
         text.push_str(&format!("{what} {}\n", named.show()));
-        stopped.push(serde_json::json!({ "id": named.id, "session": named.session, "ended": ended }));
+        stopped.push(named.told(json!({ "ended": ended })));
     }
     print(args.json, "stopped", stopped, &text)
 }
@@ -52,7 +60,7 @@ pub async fn remove(runtime: &Runtime, args: &args::Names) -> Result<i32, Failur
     for named in all(runtime, args, true).await? {
         runtime.remove_sandbox(&named.id).await?;
         text.push_str(&format!("removed {}\n", named.show()));
-        removed.push(serde_json::json!({ "id": named.id, "session": named.session }));
+        removed.push(named.told(json!({})));
     }
     print(args.json, "removed", removed, &text)
 }
@@ -61,15 +69,16 @@ pub async fn remove(runtime: &Runtime, args: &args::Names) -> Result<i32, Failur
 pub async fn prune(runtime: &Runtime, args: &args::Prune) -> Result<i32, Failure> {
     let pruned = runtime.prune(args.idle).await?;
     if args.json {
-        return output::print_json(&pruned);
+        let removed: Vec<_> = pruned.removed.iter().map(|id| json!({ "sandboxId": id })).collect();
+        return output::print_json(&json!({ "removed": removed, "kept": pruned.kept }));
     }
     let mut text: String = pruned.removed.iter().map(|id| format!("removed {}\n", short(id))).collect();
     text.push_str(&format!("{} removed, {} kept\n", pruned.removed.len(), pruned.kept));
     output::print(&text)
 }
 
-fn print(json: bool, name: &str, told: Vec<serde_json::Value>, text: &str) -> Result<i32, Failure> {
-    if json { output::print_json(&serde_json::json!({ name: told })) } else { output::print(text) }
+fn print(json: bool, name: &str, told: Vec<Map<String, Value>>, text: &str) -> Result<i32, Failure> {
+    if json { output::print_json(&json!({ name: told })) } else { output::print(text) }
 }
 
 /// The sandboxes that the words name. One that names nothing leaves all others as they are.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use moltis_runtime::store::{SandboxState, Session};
 use moltis_runtime::{Runtime, SandboxInfo};
 use moltis_sandbox::SessionKey;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 use super::overridden;
 use crate::failure::Failure;
@@ -21,9 +21,9 @@ pub async fn run(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
         .filter_map(|info| Some((info.session.clone()?, info)))
         .collect();
     if json {
-        let told: Result<Vec<_>, _> =
+        let told: Vec<_> =
             sessions.iter().map(|session| told(session, sandboxes.get(&session.key))).collect();
-        return output::print_json(&serde_json::json!({ "sessions": told? }));
+        return output::print_json(&json!({ "sessions": told }));
     }
     if sessions.is_empty() {
         return output::print("There are no sessions. `moltis exec --session KEY` makes one.\n");
@@ -56,13 +56,14 @@ async fn all(runtime: &Runtime) -> Result<Vec<Session>, Failure> {
     }
 }
 
-/// A session as JSON: what is stored, and whether its sandbox runs.
-pub fn told(session: &Session, sandbox: Option<&SandboxInfo>) -> Result<Value, Failure> {
-    let mut told = serde_json::to_value(session).map_err(|error| Failure::output(error.into()))?;
-    if let Value::Object(fields) = &mut told {
-        fields.insert("running".to_owned(), sandbox.is_some_and(|info| info.running).into());
+/// A session as JSON: what is stored, whether its sandbox runs, and what there is of it.
+pub fn told(session: &Session, sandbox: Option<&SandboxInfo>) -> Map<String, Value> {
+    let mut fields = output::present(json!(session));
+    fields.insert("running".to_owned(), sandbox.is_some_and(|info| info.running).into());
+    if let Some(info) = sandbox {
+        fields.insert("sandbox".to_owned(), json!(info));
     }
-    Ok(told)
+    fields
 }
 
 /// What there is of a session's sandbox, in a word or two.

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use moltis_config::value::domain::{Domain, DomainPattern};
 use moltis_config::value::{Context, Text};
 use moltis_config::words::{OnUnknown, Words};
-use moltis_config::{parse_duration, suggest};
+use moltis_config::{parse_duration, parse_fuel, suggest, unused};
 use moltis_runtime::explain::Fate;
 use moltis_runtime::store::{Caller, EnvValue, LimitPatch, Patch, Session, SessionPatch, StoredWorkspace};
 use moltis_runtime::{ExplainRequest, Explanation, Runtime};
-use moltis_sandbox::Diagnosis;
+use moltis_sandbox::{Diagnosis, Error};
+use serde_json::json;
 
 use super::list;
 use crate::args;
@@ -21,20 +22,23 @@ pub async fn run(runtime: &Runtime, args: &args::Set) -> Result<i32, Failure> {
     let key = flags::session_key(&args.key)?;
     let patch = patch(args)?;
     let before = runtime.session(&key).await?;
-    let (after, made) = runtime.set_session(&key, patch, &Caller::this_user()).await?;
+    let (after, made) = runtime.set_session(&key, patch, &Caller::this_user()).await.map_err(refused)?;
     let next = runtime.explain(&ExplainRequest { session: Some(key.clone()), ..Default::default() }).await?;
+    let warnings = without_use(args);
     if args.json {
-        let runs = runtime.find_sandbox(&key).await?.is_some();
-        let mut told = list::told(&after, None)?;
-        told["running"] = runs.into();
+        let all = runtime.sandboxes().await?;
+        let sandbox = all.iter().find(|info| info.session.as_ref() == Some(&key));
         let refusal = next.refusal.as_ref();
-        return output::print_json(&serde_json::json!({
-            "session": told,
+        let mut told = list::told(&after, sandbox);
+        told.extend(output::present(json!({
             "made": made,
-            "nextCommand": next.sandbox,
-            "refusal": refusal.map(|e| serde_json::json!({ "kind": e.kind(), "error": e.diagnosis() })),
-        }));
+            "fate": next.sandbox,
+            "refusal": refusal.map(|e| json!({ "kind": e.kind(), "error": e.diagnosis() })),
+            "warnings": warnings,
+        })));
+        return output::print_json(&told);
     }
+    warnings.iter().for_each(render::warning);
     let name = render::name(key.as_str());
     let what = match &before {
         _ if made => format!("made the session {name}"),
@@ -45,6 +49,27 @@ pub async fn run(runtime: &Runtime, args: &args::Set) -> Result<i32, Failure> {
         _ => format!("changed the session {name}"),
     };
     output::print(&format!("{what}; {}\n", effect(&next)))
+}
+
+/// What was set and does nothing in this version.
+fn without_use(args: &args::Set) -> Vec<Diagnosis> {
+    [
+        ("--trusted-domain", "trusted_domains", !args.trusted_domain.is_empty()),
+        ("--denied-domain", "denied_domains", !args.denied_domain.is_empty()),
+        ("--on-unknown", "on_unknown", args.on_unknown.is_some()),
+        ("--wasm-fuel-limit", "wasm_fuel_limit", args.wasm_fuel_limit.is_some()),
+    ]
+    .into_iter()
+    .filter(|(_, key, is_set)| *is_set && !unused::is_used(&format!("tools.exec.sandbox.{key}")))
+    .map(|(flag, ..)| unused::warning(flag))
+    .collect()
+}
+
+/// A value that cannot be right is one of the command line.
+fn refused(error: Error) -> Failure {
+    let is_value = error.code() == "override-invalid";
+    let failure = Failure::from(error);
+    if is_value { failure.of_usage() } else { failure }
 }
 
 fn same(before: &Session, after: &Session) -> bool {
@@ -97,7 +122,7 @@ fn patch(args: &args::Set) -> Result<SessionPatch, Failure> {
     let domains = |flag: &str, words: &[String]| -> Result<Option<Vec<DomainPattern>>, Failure> {
         let parse = |word: &String| Domain::parse(word, &Context::default());
         let list = words.iter().map(parse).collect::<Result<Vec<_>, _>>();
-        let list = list.map_err(|error| Failure::invalid(error.diagnosis(flag)))?;
+        let list = list.map_err(|error| Failure::usage(error.diagnosis(flag)))?;
         Ok((!list.is_empty()).then_some(list))
     };
     let env = variables(args)?;
@@ -109,6 +134,7 @@ fn patch(args: &args::Set) -> Result<SessionPatch, Failure> {
     };
     let workspace = asked.workspace.map(|s| StoredWorkspace { source: s.value.source, mode: s.value.mode });
     let on_unknown = flags::flag("--on-unknown", args.on_unknown.as_deref(), OnUnknown::parse)?;
+    let fuel = flags::flag("--wasm-fuel-limit", args.wasm_fuel_limit.as_deref(), parse_fuel)?;
     Ok(SessionPatch {
         sandbox_enabled: unset.or("sandbox", switch(args.enabled.as_deref())?)?,
         sandbox_image: unset.or("image", asked.image.map(|s| s.value))?,
@@ -120,7 +146,7 @@ fn patch(args: &args::Set) -> Result<SessionPatch, Failure> {
         trusted_domains: unset.or("trusted-domains", domains("--trusted-domain", &args.trusted_domain)?)?,
         denied_domains: unset.or("denied-domains", domains("--denied-domain", &args.denied_domain)?)?,
         on_unknown: unset.or("on-unknown", on_unknown)?,
-        wasm_fuel_limit: unset.or("wasm-fuel-limit", None)?,
+        wasm_fuel_limit: unset.or("wasm-fuel-limit", fuel)?,
         env: unset.env(env)?,
     })
 }
@@ -130,7 +156,7 @@ fn switch(word: Option<&str>) -> Result<Option<bool>, Failure> {
         None => Ok(None),
         Some("on") => Ok(Some(true)),
         Some("off") => Ok(Some(false)),
-        Some(other) => Err(Failure::invalid(
+        Some(other) => Err(Failure::usage(
             Diagnosis::new("config-unknown-word", format!("--sandbox: unknown word `{other}`"))
                 .fix("use `on` or `off`"),
         )),
@@ -140,7 +166,7 @@ fn switch(word: Option<&str>) -> Result<Option<bool>, Failure> {
 fn idle(text: Option<&str>) -> Result<Option<u64>, Failure> {
     let Some(time) = flags::flag("--idle-ttl", text, parse_duration)? else { return Ok(None) };
     if time.subsec_nanos() > 0 {
-        return Err(Failure::invalid(
+        return Err(Failure::usage(
             Diagnosis::new("config-out-of-range", "--idle-ttl: a session keeps whole seconds")
                 .fix("use a time from 1s to 365d"),
         ));
@@ -155,7 +181,7 @@ fn variables(args: &args::Set) -> Result<BTreeMap<String, Patch<EnvValue>>, Fail
     for (name, value) in collected {
         let shown = name.to_string_lossy().into_owned();
         let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else {
-            return Err(Failure::invalid(
+            return Err(Failure::usage(
                 Diagnosis::new("env-not-utf8", format!("the variable {shown:?} cannot be stored"))
                     .cause("its name or its value is not UTF-8")
                     .fix("give it to each command by `moltis exec --env`"),
@@ -186,7 +212,7 @@ impl Unset {
                     None => format!("use one of {}, env.NAME", NAMES.join(", ")),
                 };
                 let message = format!("--unset: there is nothing of the name `{word}` to unset");
-                return Err(Failure::invalid(Diagnosis::new("unset-unknown", message).fix(fix)));
+                return Err(Failure::usage(Diagnosis::new("unset-unknown", message).fix(fix)));
             }
         }
         Ok(unset)
@@ -219,7 +245,7 @@ impl Unset {
 }
 
 fn both(name: &str) -> Failure {
-    Failure::invalid(
+    Failure::usage(
         Diagnosis::new("set-and-unset", format!("`{name}` is both set and unset"))
             .fix("leave one of the two off"),
     )

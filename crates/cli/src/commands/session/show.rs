@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
+use moltis_runtime::json::Process;
 use moltis_runtime::store::Session;
-use moltis_runtime::{ExplainRequest, Explanation, Runtime, SandboxInfo, json};
+use moltis_runtime::{ExplainRequest, Explanation, Runtime, SandboxInfo};
 use moltis_sandbox::ProcessInfo;
+use serde_json::json;
 
 use super::{list, overridden};
 use crate::args;
@@ -26,17 +28,18 @@ pub async fn run(runtime: &Runtime, args: &args::Show) -> Result<i32, Failure> {
     let home = runtime.home(&key);
     let next = runtime.explain(&ExplainRequest { session: Some(key.clone()), ..Default::default() }).await?;
     if args.json {
-        let processes: Vec<_> = running.iter().map(json::Process::from).collect();
+        let processes: Vec<_> = running.iter().map(Process::from).collect();
         let refusal = next.refusal.as_ref();
-        return output::print_json(&serde_json::json!({
-            "session": list::told(&session, sandbox.as_ref())?,
-            "sandbox": sandbox,
+        let mut told = list::told(&session, sandbox.as_ref());
+        told.extend(output::present(json!({
             "home": home,
             "processes": processes,
             "commandsRemembered": history,
+            "fate": next.sandbox,
             "notEnforced": next.not_enforced,
-            "refusal": refusal.map(|e| serde_json::json!({ "kind": e.kind(), "error": e.diagnosis() })),
-        }));
+            "refusal": refusal.map(|e| json!({ "kind": e.kind(), "error": e.diagnosis() })),
+        })));
+        return output::print_json(&told);
     }
     let mut rows = vec![
         row("session", render::name(key.as_str())),

@@ -1,0 +1,82 @@
+//! Keys that this version reads and does not use: what they are for is not built yet.
+//!
+//! The table is the truth: whoever builds what a key is for takes its line away.
+
+use moltis_sandbox::{Diagnosis, Origin};
+
+use crate::load::Loaded;
+use crate::schema;
+
+/// Paths of keys; one that ends with `*` stands for all that begin so.
+///
+/// Only keys whose absence takes no protection away may stand here. One that demands something must be refused where
+/// it cannot be kept.
+const UNUSED: [&str; 17] = [
+    "gateway.*",
+    // No sandbox moves to another backend yet.
+    "tools.exec.sandbox.failover",
+    // Binds API keys, and there is no API yet.
+    "tools.exec.sandbox.allowed_images",
+    // Of containers. The last three only give a sandbox more than it has without them.
+    "tools.exec.sandbox.container_prefix",
+    "tools.exec.sandbox.host_data_dir",
+    "tools.exec.sandbox.allow_host_podman",
+    "tools.exec.sandbox.allow_nested_podman",
+    "tools.exec.sandbox.selinux_relabel",
+    // Of `network = "trusted"`, which is refused: nothing keeps it yet.
+    "tools.exec.sandbox.trusted_domains",
+    "tools.exec.sandbox.denied_domains",
+    "tools.exec.sandbox.on_unknown",
+    "tools.exec.sandbox.approval_timeout",
+    "tools.exec.sandbox.pool",
+    "tools.exec.sandbox.wasm_*",
+    "tools.exec.sandbox.vercel_*",
+    "tools.exec.sandbox.daytona_*",
+    "tools.exec.sandbox.firecracker_*",
+];
+
+/// Whether this version uses the key of this path.
+pub fn is_used(path: &str) -> bool {
+    !UNUSED.iter().any(|pattern| match pattern.strip_suffix('*') {
+        Some(start) => path.starts_with(start),
+        None => path == *pattern,
+    })
+}
+
+/// The warning for whoever set it; `name` says what was set, and where.
+pub fn warning(name: &str) -> Diagnosis {
+    Diagnosis::new("setting-unused", format!("{name} is not used by this version"))
+        .fix("it does nothing yet: leave it for a later version, or remove it")
+}
+
+impl Loaded {
+    /// A warning for each key that somebody set and that this version does not use. Plain variables such as
+    /// `VERCEL_TOKEN` are set for other tools too and give none.
+    pub fn unused(&self) -> Vec<Diagnosis> {
+        schema::keys()
+            .filter(|key| !is_used(key.path))
+            .filter_map(|key| {
+                let (_, origin) = (key.get)(&self.config)?;
+                let place = self.places.get(key.path)?;
+                (!matches!(origin, Origin::Default | Origin::Alias))
+                    .then(|| warning(&format!("{place}: `{}`", key.path)))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_table_is_of_a_key() {
+        for pattern in UNUSED {
+            let start = pattern.strip_suffix('*').unwrap_or(pattern);
+            assert!(schema::keys().any(|key| key.path.starts_with(start)), "{pattern}");
+        }
+        for used in ["data_dir", "tools.exec.sandbox.backend", "tools.exec.sandbox.network"] {
+            assert!(is_used(used), "{used}");
+        }
+    }
+}
