@@ -278,7 +278,13 @@ fn removing_and_using_a_session_at_once_leaves_nothing_half_done() {
                         Some(0) => assert_eq!(ran.json()["stdout"], "x\n"),
                         Some(125) => {
                             let code = ran.json()["error"]["code"].as_str().unwrap().to_owned();
-                            let expected = ["agent-lost", "session-missing", "session-gone", "sandbox-gone"];
+                            let expected = [
+                                "agent-lost",
+                                "sandbox-ended",
+                                "session-missing",
+                                "session-gone",
+                                "sandbox-gone",
+                            ];
                             assert!(expected.contains(&code.as_str()), "{ran:?}");
                         }
                         _ => assert!(ran.json()["signal"].is_i64(), "{ran:?}"),
