@@ -136,7 +136,7 @@ impl Place {
 
     /// Notes that it is used without a command, which notes its own use.
     pub async fn note_use(&self) {
-        if let Self::Session(open) = self {
+        if let Owner::Session(open) = &self.owner {
             open.note_use().await;
         }
     }
