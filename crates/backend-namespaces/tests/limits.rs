@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use moltis_sandbox::{Backend, Detection, Guarantees, Limits, Promise, Status};
+use moltis_sandbox::{Backend, Command, Detection, ExecRequest, Guarantees, Limits, Promise, Status};
 
 use super::support::{Host, Said, asked, cgroups, is_root, lasting, outcome, sh, spec, try_sh};
 
@@ -113,6 +113,27 @@ async fn commands_share_the_cpu_quota() {
     let used: f64 = [a, b].map(|said| said.ok().trim().parse::<f64>().unwrap()).iter().sum();
     assert!(used < 0.5, "{used} CPU seconds in one");
     sandbox.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn many_that_share_little_of_a_core_die_at_once_all_the_same() {
+    let host = Host::new();
+    if !kept(&guarantees(&host).await.cpus) {
+        return;
+    }
+    let mut limited = spec("many, slow");
+    limited.limits = with(None, Some(0.02), Some(700));
+    let sandbox = host.open(&limited).await;
+    let line = "i=0; while [ $i -lt 400 ]; do (while :; do :; done) & i=$((i+1)); done; wait";
+    let mut many = ExecRequest::new(Command::Shell(line.into()));
+    many.background = true;
+    let mut events = sandbox.exec(many).await.unwrap().events;
+    events.next().await.unwrap().unwrap();
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let began = Instant::now();
+    sandbox.close().await.unwrap();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert_eq!(cgroups(limited.id().as_str()), Vec::<std::path::PathBuf>::new());
 }
 
 #[tokio::test]

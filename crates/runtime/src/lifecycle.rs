@@ -460,6 +460,7 @@ pub(crate) async fn named(sandbox: &dyn Sandbox) -> Vec<String> {
 pub(crate) fn busy(session: &Session, operations: u32, running: &[String]) -> Error {
     let key = session.key.as_str();
     let what = match running {
+        [] if operations == 1 => "one operation".to_owned(),
         [] => format!("{operations} operations"),
         named => named.join(", "),
     };
@@ -504,13 +505,18 @@ impl Runtime {
         };
         if let Some(running) = &found {
             self.settle_in(session, &**running).await;
-            self.state(lock, row.generation, SandboxState::Closing).await?;
             let ended = match end {
-                End::Always(_) => running.close().await.map(|()| true)?,
+                End::Always(_) => {
+                    // It ends though that cannot be written down: it may be what fills the disk.
+                    if let Err(error) = self.state(lock, row.generation, SandboxState::Closing).await {
+                        tracing::warn!(error = %error, "the end of a sandbox cannot be written down");
+                    }
+                    running.close().await.map(|()| true)?
+                }
+                // Nothing is written down before: as long as it may stay, nobody may take it for half gone.
                 End::IfUnused(_) => running.close_if_idle().await?,
             };
             if !ended {
-                self.state(lock, row.generation, SandboxState::Running).await?;
                 let operations = running.activity().await.map_or(1, |activity| activity.operations);
                 return Err(busy(session, operations, &named(&**running).await));
             }

@@ -18,6 +18,9 @@ pub(crate) use agree::{agree, first_settings, quoted};
 /// Sessions that one call gives at most.
 const PAGE: usize = 1000;
 
+/// Code of the store's error when the disk is full.
+const STORE_FULL: &str = "store-full";
+
 /// What a request says of the session that it is for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SessionRequest {
@@ -109,12 +112,20 @@ impl Runtime {
         // Held to the end: nobody opens its sandbox anew while its home and its traces go.
         let lock = self.store().lock_session(session.number, LOCK_PATIENCE).await?;
         let session = self.locked(&lock, key).await?.ok_or_else(|| missing(key))?;
-        self.end_locked(&lock, &session).await?;
+        let mut home = false;
+        if let Err(error) = self.end_locked(&lock, &session).await {
+            if !purge || error.code() != STORE_FULL {
+                return Err(error);
+            }
+            // What ran has ended, and there is room for writing that down once the home is gone.
+            home = self.purge_home(key).await?;
+            self.end_locked(&lock, &session).await?;
+        }
         let backends: Vec<_> = self.registry().all().to_vec();
         for backend in backends {
             backend.purge(&session.sandbox_id).await?;
         }
-        let home = purge && self.purge_home(key).await?;
+        home |= purge && self.purge_home(key).await?;
         let removed = key.clone();
         let existed = self.store().run(move |db| db.remove_session(&removed)).await?;
         drop(lock);

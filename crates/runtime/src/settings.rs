@@ -113,6 +113,7 @@ impl Settings {
         let files = self.spec.managed_files.as_ref().map(|mount| &mount.source);
         for folder in self.spec.home.iter().chain(files) {
             homes::private_folder(folder).map_err(|e| RuntimeError::data_directory(data, e))?;
+            homes::open_to_owner(folder).map_err(|e| RuntimeError::data_directory(data, e))?;
         }
         Ok(())
     }

@@ -363,6 +363,38 @@ async fn the_longest_unused_makes_room_and_none_that_is_in_use() {
 }
 
 #[tokio::test]
+async fn a_home_that_was_closed_inside_is_opened_again() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let here = Here::new(BackendName::Namespaces);
+    let runtime = here.runtime();
+    let mut session = open(&runtime, "a").await;
+    out(&mut session, "echo x > $HOME/x; chmod 000 $HOME").await;
+    // All sessions share it.
+    assert_eq!(out(&mut open(&runtime, "b").await, "cat x").await, "x\n");
+    let home = runtime.home(&key("a")).unwrap();
+    assert_eq!(std::fs::metadata(home).unwrap().permissions().mode() & 0o777, 0o700);
+    here.end().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_ends_though_that_cannot_be_written_down() {
+    let here = Here::new(BackendName::Namespaces);
+    let runtime = here.runtime();
+    let mut session = open(&runtime, "s").await;
+    background(&mut session, "sleep 1000").await;
+    // A process that was stopped in the middle of writing, or a full disk.
+    let writer = rusqlite::Connection::open(here.data().join("moltis.db")).unwrap();
+    writer.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let error = runtime.stop_sandbox(&key("s")).await.unwrap_err();
+    assert_eq!(error.code(), "store-busy");
+    assert_eq!(here.remains(), Vec::<String>::new());
+    writer.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(open(&runtime, "s").await.restarted, Some(Gone::Crash));
+    here.end().await;
+}
+
+#[tokio::test]
 async fn stopped_and_removed_sessions_leave_what_they_should() {
     for backend in BACKENDS {
         let here = Here::new(backend);

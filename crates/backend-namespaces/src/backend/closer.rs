@@ -38,6 +38,7 @@ impl Closer for ProcessCloser {
         let (state, id, process) = (Arc::clone(&self.state), self.id.clone(), Arc::clone(&self.process));
         let close = move || {
             process.kill();
+            state.unthrottle(&id, &process);
             drop(lifeline);
             if !process.wait_briefly() {
                 return Err(Error::DoesNotEnd);
@@ -49,6 +50,15 @@ impl Closer for ProcessCloser {
 }
 
 impl State {
+    /// Lets the processes of a sandbox that was killed die as fast as they can. Blocks.
+    fn unthrottle(&self, id: &SandboxId, process: &Process) {
+        let record = RunDir::find(&self.config.data_dir).and_then(|run| run.record(id));
+        let Some(record) = record.filter(|record| record.pid == process.pid()) else { return };
+        if let Some(group) = self.limiter().find(id, &record.groups) {
+            group.unthrottle();
+        }
+    }
+
     /// Kills what there is of a sandbox and removes its groups. The caller holds its folder. Blocks.
     pub(super) fn end_process(
         &self,
@@ -56,13 +66,17 @@ impl State {
         process: Option<&Process>,
         groups: &[PathBuf],
     ) -> Result<(), Error> {
+        let group = self.limiter().find(id, groups);
         if let Some(process) = process {
             process.kill();
+            if let Some(group) = &group {
+                group.unthrottle();
+            }
             if !process.wait_briefly() {
                 return Err(Error::DoesNotEnd);
             }
         }
-        match self.limiter().find(id, groups) {
+        match group {
             Some(group) => Ok(group.remove()?),
             None => Ok(()),
         }

@@ -69,6 +69,7 @@ impl<'a> Part<'a> {
     ///
     /// # Errors
     /// `EXIST` when something of that name is there and is not to be replaced; another kind of thing is never replaced.
+    /// `BUSY` when somebody put something else in its place.
     pub fn take_name(mut self, name: &CStr, mode: u32, replace: bool) -> Result<File, NotOpened> {
         fchmod(&self.file, Mode::from_raw_mode((mode & object::MODE) as _))?;
         let (directory, from) = (self.directory, &*self.name);
@@ -92,6 +93,11 @@ impl<'a> Part<'a> {
             }
         }
         self.named = true;
+        // Whoever else may write to the directory can put something else under our first name.
+        let (ours, there) = (fstat(&self.file)?, object::stat(directory, name)?);
+        if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino) {
+            return Err(NotOpened::Kernel(Errno::BUSY));
+        }
         Ok(self.file.try_clone().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?)
     }
 }

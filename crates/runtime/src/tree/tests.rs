@@ -1,6 +1,7 @@
 //! Trees through both ends, and what hostile archives and folders try.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
@@ -13,6 +14,10 @@ use rustix::fs::{Mode, OFlags};
 
 use crate::ManagedFiles;
 use crate::local_files::{self, Unpacked};
+use crate::tree::object::NotOpened;
+use crate::tree::part::Part;
+use crate::tree::place::Place;
+use crate::tree::remove::remove;
 
 fn path(text: &str) -> GuestPath {
     GuestPath::new(text).unwrap()
@@ -313,6 +318,56 @@ async fn hostile_archives_stay_beneath_their_folder() {
     unpacked(&twice, entries, true).await.unwrap();
     assert_eq!(fs::read(twice.join("x")).unwrap(), b"2");
     assert_eq!(fs::metadata(twice.join("x")).unwrap().mode() & 0o7777, 0o755);
+}
+
+#[test]
+fn what_was_put_in_place_of_a_new_file_is_not_taken_for_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let folder = rustix::fs::open(temp.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    for replace in [false, true] {
+        let part = Part::new(folder.as_fd()).unwrap();
+        let name = names(temp.path()).into_iter().find(|name| name.starts_with(".moltis-part-")).unwrap();
+        fs::remove_file(temp.path().join(&name)).unwrap();
+        symlink("/etc/passwd", temp.path().join(&name)).unwrap();
+        let taken = part.take_name(c"file", 0o600, replace);
+        assert!(matches!(taken, Err(NotOpened::Kernel(rustix::io::Errno::BUSY))), "{taken:?}");
+        fs::remove_file(temp.path().join("file")).unwrap();
+    }
+}
+
+#[test]
+fn closed_directories_are_removed_by_their_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().join("home");
+    for (name, mode) in [("a/none", 0o000), ("a/listed", 0o400), ("a/read", 0o500), ("b", 0o100)] {
+        fs::create_dir_all(home.join(name).join("in")).unwrap();
+        fs::write(home.join(name).join("in/file"), "").unwrap();
+        fs::set_permissions(home.join(name).join("in"), fs::Permissions::from_mode(0o000)).unwrap();
+        fs::set_permissions(home.join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let top = rustix::fs::open(folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+    if rustix::process::geteuid().is_root() {
+        // Permissions do not hold for root: another user removes it, by a thread that is his in the eyes of files.
+        let give = |place: &Path| std::os::unix::fs::chown(place, Some(61234), Some(61234)).unwrap();
+        let mut all = vec![folder.path().to_owned()];
+        while let Some(place) = all.pop() {
+            give(&place);
+            if place.is_dir() {
+                all.extend(fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o000)).unwrap();
+        // SAFETY: changes this thread alone, which does nothing else.
+        unsafe { libc::syscall(libc::SYS_setfsuid, 61234) };
+    }
+    let place = Place { directory: top, name: c"home".to_owned() };
+    let removed = remove(&place, b"home", true);
+    if rustix::process::geteuid().is_root() {
+        // SAFETY: as above.
+        unsafe { libc::syscall(libc::SYS_setfsuid, 0) };
+    }
+    removed.unwrap();
+    assert!(!home.exists());
 }
 
 #[tokio::test]
