@@ -73,6 +73,21 @@ pub fn private_folder(folder: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)
 }
 
+/// Gives the owner all permissions on a folder of ours again. Code that could write to it may have taken them away, and
+/// with them the folder from every later sandbox.
+pub fn open_to_owner(folder: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // A link was put there by the owner, and what else it may be is judged when it is mounted.
+    let Ok(handle) = rustix::fs::open(folder, flags, Mode::empty()) else { return Ok(()) };
+    let found = rustix::fs::fstat(&handle)?;
+    let mode = Mode::from_raw_mode(found.st_mode);
+    if mode.contains(Mode::RWXU) || found.st_uid != rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let opened = (mode & Mode::from_raw_mode(0o7777)) | Mode::RWXU;
+    Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), opened)?)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -102,19 +117,4 @@ mod tests {
         assert_eq!((error.kind(), error.code()), ("unavailable", "home-not-removable"));
         assert!(error.diagnosis().cause.is_some() && error.diagnosis().fix.is_some());
     }
-}
-
-/// Gives the owner all permissions on a folder of ours again. Code that could write to it may have taken them away, and
-/// with them the folder from every later sandbox.
-pub fn open_to_owner(folder: &Path) -> io::Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // A link was put there by the owner, and what else it may be is judged when it is mounted.
-    let Ok(handle) = rustix::fs::open(folder, flags, Mode::empty()) else { return Ok(()) };
-    let found = rustix::fs::fstat(&handle)?;
-    let mode = Mode::from_raw_mode(found.st_mode);
-    if mode.contains(Mode::RWXU) || found.st_uid != rustix::process::geteuid().as_raw() {
-        return Ok(());
-    }
-    let opened = (mode & Mode::from_raw_mode(0o7777)) | Mode::RWXU;
-    Ok(rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), opened)?)
 }
