@@ -22,7 +22,7 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::connection::Connection;
 use crate::control;
 use crate::descent::{self, Attempt};
-use crate::failure::{invalid, kernel, not_found};
+use crate::failure::{busy, invalid, kernel, not_found};
 use crate::guarded::{self, Guarded};
 use crate::peer::{self, PeerRule};
 use crate::pending::{Arrival, Pending, Refusal};
@@ -145,6 +145,10 @@ impl Agent {
             let quiet = events.is_empty();
             events.sort_by_key(|event| untag(event).0);
             for event in &events {
+                // Whoever was told of the end may count on nothing having begun since.
+                if self.over.is_some() {
+                    break;
+                }
                 let (kind, number) = untag(event);
                 match kind {
                     SIGNALS => self.hear_signals(),
@@ -424,6 +428,15 @@ impl Agent {
             Request::Shutdown => {
                 process::answer(&conn, &Reply::Done);
                 self.over = Some(0);
+            }
+            Request::ShutdownIfIdle => {
+                // Whoever waits in the kernel's queue is told by a reset that nothing was read.
+                if self.registry.busy() == 0 && self.pending.is_empty() {
+                    process::answer(&conn, &Reply::Done);
+                    self.over = Some(0);
+                } else {
+                    process::answer(&conn, &Reply::Failed(busy()));
+                }
             }
         }
     }

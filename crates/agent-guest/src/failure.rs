@@ -22,3 +22,8 @@ pub fn kernel(what: &str, errno: Errno) -> Failure {
     };
     Failure { code, message: format!("{what}: {errno}"), errno: Some(errno.raw_os_error()) }
 }
+
+/// The sandbox is in use.
+pub fn busy() -> Failure {
+    Failure { code: FailureCode::Busy, message: "something uses the sandbox".to_owned(), errno: None }
+}

@@ -128,8 +128,10 @@ fn watchers_feed_it_and_give_orders() {
 #[test]
 fn whoever_sends_input_or_a_signal_need_not_stay() {
     let agent = Agent::start();
-    let line = "trap 'echo got it' USR1; while ! [ -e go ]; do sleep 0.05; done; wc -c";
-    let mut start_it = sh(&format!("cd /tmp && mkdir $$ && cd $$ && {line}; cd / && rm -r /tmp/$$"));
+    let line = "while ! [ -e go ]; do sleep 0.05; done; wc -c";
+    // The folder says that the signal is waited for.
+    let trap = "trap 'echo got it' USR1";
+    let mut start_it = sh(&format!("{trap}; cd /tmp && mkdir $$ && cd $$ && {line}; cd / && rm -r /tmp/$$"));
     start_it.stdin = true;
     let (process, pid) = start(&agent, start_it);
     let go = std::path::PathBuf::from(format!("/tmp/{pid}"));

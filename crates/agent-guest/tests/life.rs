@@ -67,6 +67,75 @@ fn it_ends_when_told_to() {
 }
 
 #[test]
+fn it_ends_only_if_idle_when_told_so() {
+    let mut agent = Agent::start();
+    let busy = |agent: &Agent| match agent.ask(&Request::ShutdownIfIdle) {
+        Reply::Failed(failure) => failure.code == FailureCode::Busy,
+        Reply::Done => false,
+        other => panic!("{other:?}"),
+    };
+    let token = token();
+    let line = sh(&format!("sleep {token}"));
+    let mut conn = agent.open(&Request::Exec(ExecStart { background: true, ..line.clone() }));
+    let (process, _) = conn.started();
+    assert!(busy(&agent));
+    drop(conn);
+    assert!(busy(&agent));
+    agent.ask(&Request::Stop { process });
+    // One that has said half of what it wants.
+    let mut half = agent.connect();
+    half.write_all(&hello::hello()).unwrap();
+    assert!(within(LONG, || busy(&agent).then_some(true)));
+    drop(half);
+    within(LONG, || (!busy(&agent)).then_some(()));
+    assert!(agent.wait().success());
+    assert_none_left(&token, Duration::ZERO);
+}
+
+#[test]
+fn nothing_begins_once_it_has_agreed_to_end() {
+    for _ in 0..20 {
+        let agent = Agent::start();
+        let dir = tempfile::tempdir().unwrap();
+        let mut asked = Vec::new();
+        let mut message = hello::hello().to_vec();
+        message.extend(moltis_agent_protocol::frame::encode_control(&Request::ShutdownIfIdle).unwrap());
+        // All at once, in one round of its loop.
+        // SAFETY: sends a signal.
+        unsafe { libc::kill(agent.pid() as i32, libc::SIGSTOP) };
+        let mut half = agent.connect();
+        half.write_all(&message[..message.len() - 1]).unwrap();
+        let mut end = agent.connect();
+        end.write_all(&message).unwrap();
+        for number in 0..8 {
+            let line = sh(&format!("echo >{}/{number}", dir.path().display()));
+            let mut conn = agent.connect();
+            conn.write_all(&hello::hello()).unwrap();
+            let request = Request::Exec(line);
+            conn.write_all(&moltis_agent_protocol::frame::encode_control(&request).unwrap()).unwrap();
+            asked.push(conn);
+        }
+        drop(half);
+        // SAFETY: as above.
+        unsafe { libc::kill(agent.pid() as i32, libc::SIGCONT) };
+        let mut answer = Vec::new();
+        let _ = end.read_to_end(&mut answer);
+        let agreed = answer.ends_with(&moltis_agent_protocol::frame::encode_control(&Reply::Done).unwrap());
+        let mut heard = 0;
+        for mut conn in asked {
+            let mut answer = Vec::new();
+            // A reset: nothing of the request was read.
+            match conn.read_to_end(&mut answer) {
+                Ok(_) => heard += 1,
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+            }
+        }
+        assert!(agreed, "{answer:?}");
+        assert_eq!((heard, std::fs::read_dir(dir.path()).unwrap().count()), (0, 0));
+    }
+}
+
+#[test]
 fn its_supervisors_end_their_commands_if_it_is_killed() {
     let mut agent = Agent::start();
     let token = token();

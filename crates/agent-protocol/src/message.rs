@@ -71,6 +71,9 @@ pub enum Request {
     },
     /// End the sandbox. Answers `Done`, then everything in it is killed.
     Shutdown,
+    /// End the sandbox if nothing uses it. Answers `Done`, and nothing more is accepted from then on; or `Failed` with
+    /// `Busy`, and all goes on.
+    ShutdownIfIdle,
 }
 
 /// A command to run.
@@ -267,6 +270,8 @@ pub enum FailureCode {
     Io,
     /// A mount of the sandbox is no longer where it must be: another sandbox took it away. Nothing ran.
     MountLost,
+    /// Something uses the sandbox, or somebody is on the way in. It goes on.
+    Busy,
 }
 
 /// A failure.

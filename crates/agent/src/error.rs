@@ -199,6 +199,7 @@ fn judge(subject: Subject, failure: Failure) -> SandboxError {
         (FailureCode::MountLost, _) => SandboxError::Unavailable(
             say("files-mount-lost").fix("end the sandbox, so that the next command starts a new one"),
         ),
+        (FailureCode::Busy, _) => SandboxError::Unavailable(say("sandbox-in-use")),
         (FailureCode::Io, Subject::File) if errno == Some(EXDEV) => {
             SandboxError::Invalid(say("file-other-mount").fix("copy it there and remove the old one"))
         }

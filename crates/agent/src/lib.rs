@@ -16,6 +16,7 @@ pub mod files;
 pub mod forward;
 #[cfg(target_os = "linux")]
 pub mod inspect;
+pub mod presence;
 pub mod remove;
 pub mod sandbox;
 pub mod transport;

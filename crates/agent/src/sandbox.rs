@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use moltis_agent_protocol::message::{Reply, Request};
+use moltis_agent_protocol::message::{FailureCode, Reply, Request};
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{
     Activity, Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox,
@@ -163,6 +163,19 @@ impl Sandbox for AgentSandbox {
     async fn close(&self) -> Result<()> {
         self.closer.close().await
     }
+
+    async fn close_if_idle(&self) -> Result<bool> {
+        let agreed = match shutdown_if_idle(&*self.transport, self.patience).await {
+            Ok(agreed) => agreed,
+            // It has ended since, and is cleaned up after.
+            Err(crate::Error::Gone) => true,
+            Err(error) => return Err(error.into()),
+        };
+        if agreed {
+            self.closer.close().await?;
+        }
+        Ok(agreed)
+    }
 }
 
 /// What an inspector finds out about one command.
@@ -218,4 +231,19 @@ pub async fn configure(
 pub async fn shutdown(transport: &dyn Transport, patience: Patience) -> crate::error::Result<()> {
     let mut connection = Connection::open(transport, &Request::Shutdown, patience).await?;
     connection.done(Subject::Agent).await
+}
+
+/// Tells an agent to end its sandbox if nothing uses it; whether it does. From the answer on nothing begins there. The
+/// backend waits for the end by its own means.
+///
+/// # Errors
+/// As [`Connection::open`].
+pub async fn shutdown_if_idle(transport: &dyn Transport, patience: Patience) -> crate::error::Result<bool> {
+    let mut connection = Connection::open(transport, &Request::ShutdownIfIdle, patience).await?;
+    match connection.answer(Subject::Agent).await {
+        Ok(Reply::Done) => Ok(true),
+        Ok(_) => Err(crate::Error::unexpected("instead of done")),
+        Err(crate::Error::Failed(_, failure)) if failure.code == FailureCode::Busy => Ok(false),
+        Err(error) => Err(error),
+    }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use moltis_agent::client::Patience;
+use moltis_agent::presence::{Presence, presence};
 use moltis_agent::{AgentSandbox, Channel, Error, Transport};
 use moltis_agent_protocol::frame::{HEADER_BYTES, encode_control};
 use moltis_agent_protocol::hello::hello;
@@ -277,4 +278,55 @@ async fn lists_and_files_are_checked() {
             "agent-protocol"
         );
     }
+}
+
+#[tokio::test]
+async fn whoever_lives_is_silent_or_foreign_and_never_taken_for_dead() {
+    let mut other = hello();
+    other[6..].copy_from_slice(&999u16.to_le_bytes());
+    let status = control(&Reply::Status(Status { busy: 0, idle_millis: 0, commands: 0, uptime_millis: 0 }));
+    let busy = control(&Reply::Failed(Failure { code: FailureCode::Busy, message: "m".into(), errno: None }));
+    let gone = Liar { first: Vec::new(), forever: Vec::new(), stays: false };
+    for (liar, expected) in [
+        (liar(&[&hello(), &status]), "answers"),
+        (liar(&[&other]), "sandbox-foreign"),
+        (liar(&[b"GET / HTTP/1.1"]), "sandbox-foreign"),
+        (liar(&[&hello(), &control(&Reply::Connected)]), "sandbox-foreign"),
+        (liar(&[&hello(), &busy]), "sandbox-foreign"),
+        (liar(&[]), "sandbox-silent"),
+        (liar(&[&hello()]), "sandbox-silent"),
+        (gone, "sandbox-silent"),
+    ] {
+        for over in [false, true] {
+            let begun = Instant::now();
+            let ends = |patience: Duration| async move {
+                tokio::time::sleep(if over { Duration::ZERO } else { patience }).await;
+                over
+            };
+            let code = match presence(&liar, 77, Some(5), ends).await {
+                Presence::Answers => "answers".to_owned(),
+                Presence::Over => "over".to_owned(),
+                Presence::Silent(error) | Presence::Foreign(error) => {
+                    let said = error.diagnosis();
+                    assert!(said.fix.is_some() && said.cause.as_ref().unwrap().contains(" 77 "), "{said:?}");
+                    assert_eq!(error.kind(), "unavailable");
+                    error.code().to_owned()
+                }
+            };
+            let expected = if over && expected != "answers" { "over" } else { expected };
+            assert_eq!(code, expected);
+            assert!(begun.elapsed() < Duration::from_secs(4), "{code}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_sandbox_that_is_in_use_is_not_closed() {
+    let busy = control(&Reply::Failed(Failure { code: FailureCode::Busy, message: "m".into(), errno: None }));
+    assert_eq!(facing(liar(&[&hello(), &busy])).close_if_idle().await, Ok(false));
+    assert_eq!(facing(liar(&[&hello(), &control(&Reply::Done)])).close_if_idle().await, Ok(true));
+    let error = facing(liar(&[])).close_if_idle().await.unwrap_err();
+    assert_eq!(error.code(), "agent-silent");
+    let error = facing(liar(&[&hello(), &control(&Reply::Connected)])).close_if_idle().await.unwrap_err();
+    assert_eq!(error.code(), "agent-protocol");
 }

@@ -7,12 +7,11 @@ mod sweep;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use moltis_agent::client::Patience;
 use moltis_agent::inspect::{Load, OomKills as CountKills};
-use moltis_agent::sandbox::{configure, status};
+use moltis_agent::presence::{Presence, absence, presence};
 use moltis_agent::{AgentSandbox, HostInspector, Inspect, UnixTransport};
 use moltis_sandbox::{
     Backend, BackendName, Detection, Guarantees, Lifetime, Network, Promise, Result, Sandbox, SandboxId,
@@ -21,15 +20,15 @@ use moltis_sandbox::{
 
 use crate::caller::Caller;
 use crate::detect::{self, Detector};
-use crate::error::Error;
+use crate::error::{Error, long, short, whole};
 use crate::limits::{Limiter, OomKills};
 use crate::open::Connector;
 use crate::process::Process;
-use crate::record::{Record, RunDir, SOCKET};
+use crate::record::{Record, RunDir, SOCKET, Whereabouts};
 use crate::{landlock, place};
 use aside::Aside;
 use closer::ProcessCloser;
-use opening::{Opening, Prepared, Served, Traces};
+use opening::{Judged, Prepared, Served, Traces};
 
 /// Where the backend keeps what it knows.
 #[derive(Clone, Debug)]
@@ -56,13 +55,33 @@ struct State {
     swept: Mutex<Option<Instant>>,
 }
 
-/// For an agent that is asked only whether it is there.
-const SHORT_PATIENCE: Patience = Patience {
-    hello: Duration::from_secs(2),
-    answer: Duration::from_secs(2),
-    work: Duration::from_secs(2),
-    grace: Duration::from_secs(2),
-};
+/// A sandbox whose PID 1 lived a moment ago.
+struct Found {
+    process: Process,
+    transport: moltis_agent::error::Result<UnixTransport>,
+    traces: Traces,
+}
+
+impl Found {
+    /// Asks it whether it is there, and tells it how long it may be idle if a spec says so; with the answer, the way to
+    /// it.
+    async fn ask(self, spec: Option<&SandboxSpec>) -> (Presence, Option<Served>) {
+        let Self { process, transport, traces } = self;
+        let idle = match spec.map(|spec| spec.lifetime) {
+            Some(Lifetime::Idle(idle)) => Some(opening::millis(idle)),
+            Some(Lifetime::Ephemeral) | None => None,
+        };
+        let ends = |patience| process.ends_within(patience);
+        match transport {
+            Ok(transport) => {
+                let presence = presence(&transport, process.pid(), idle, ends).await;
+                let served = Served { process, transport, lifeline: None, traces, unclaimed: None };
+                (presence, Some(served))
+            }
+            Err(error) => (absence(process.pid(), &error, ends).await, None),
+        }
+    }
+}
 
 impl NamespacesBackend {
     /// A backend on this data directory. Nothing is touched yet.
@@ -90,22 +109,33 @@ impl NamespacesBackend {
 
     async fn open_or_adopt(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let (state, owned) = (Arc::clone(&self.state), spec.clone());
-        let mut opening = match blocking(move || state.prepare(&owned)).await? {
+        let prepared = match short(move || state.begin(&owned)).await? {
+            Prepared::Waiting(judged) => self.wait_and_prepare(spec, *judged).await?,
+            prepared => prepared,
+        };
+        let mut opening = match prepared {
             Prepared::Served(served) => return Ok(self.hand_out(spec, true, served)),
             Prepared::Opening(opening) => opening,
+            Prepared::Waiting(_) => return Err(Error::Died.into()),
         };
-        if let Some(found) = opening.running_same()
-            && let Ok(served) = self.adopt(spec, &opening, found).await
-        {
-            return Ok(self.hand_out(spec, false, served));
+        if let Some(process) = opening.running_same() {
+            let transport = UnixTransport::open(opening.folder(), SOCKET, process.pid());
+            let found = Found { process, transport, traces: opening.traces() };
+            match found.ask(Some(spec)).await {
+                (Presence::Answers, Some(served)) => return Ok(self.hand_out(spec, false, served)),
+                // It may be in use.
+                (Presence::Silent(error), _) => return Err(error),
+                // It is over, or cannot be used any more.
+                _ => {}
+            }
         }
-        let (state, owned) = (Arc::clone(&self.state), spec.clone());
+        let (state, owned, waits) = (Arc::clone(&self.state), spec.clone(), opening.waits());
         let launch = move || {
             opening.end_running(&state)?;
             // If this is not waited for any more, an async thread drops it.
             opening.launch(&state, &owned).map(Aside::new)
         };
-        let mut launched = blocking(launch).await?;
+        let mut launched = if waits { long(launch).await? } else { short(launch).await? };
         if spec.network.value == Network::Open {
             let connector = self.state.connector().ok_or_else(Connector::missing)?;
             if let Err(error) = launched.get_mut().ok_or(Error::Died)?.connect(connector).await {
@@ -114,37 +144,47 @@ impl NamespacesBackend {
                     drop(launched.take());
                     Ok(())
                 };
-                let _ = blocking(end).await;
+                let _ = long(end).await;
                 return Err(error);
             }
         }
-        let served = blocking(move || launched.take().ok_or(Error::Died)?.go()).await?;
+        let served = short(move || launched.take().ok_or(Error::Died)?.go()).await?;
         Ok(self.hand_out(spec, true, served))
     }
 
-    /// Takes up a running sandbox, if its agent answers.
-    async fn adopt(&self, spec: &SandboxSpec, opening: &Opening, found: Process) -> Result<Served> {
-        let transport = UnixTransport::open(opening.folder(), SOCKET, found.pid())?;
-        status(&transport, SHORT_PATIENCE).await?;
-        if let Lifetime::Idle(idle) = spec.lifetime {
-            configure(&transport, opening::millis(idle), SHORT_PATIENCE).await?;
+    /// Sweeps if there is something to, and waits for whoever has the folder.
+    async fn wait_and_prepare(&self, spec: &SandboxSpec, judged: Judged) -> Result<Prepared> {
+        let id = spec.id();
+        if judged.sweep {
+            let (state, run, but) = (Arc::clone(&self.state), judged.run.clone(), id.clone());
+            let sweep = move || {
+                state.sweep(&run, Some(&but));
+                Ok(())
+            };
+            long(sweep).await?;
         }
-        Ok(Served { process: found, transport, lifeline: None, traces: opening.traces(), unclaimed: None })
+        let folder = judged.run.lock(&id).await?;
+        let (state, owned) = (Arc::clone(&self.state), spec.clone());
+        Ok(short(move || state.prepare(&owned, judged, folder)).await?)
     }
 
     /// The sandbox of this id whose PID 1 lives, without taking its folder: whoever ends it meanwhile is noticed by the
     /// connection.
-    async fn running(&self, id: SandboxId) -> Result<Option<(Record, Served)>> {
+    async fn running(&self, id: SandboxId) -> Result<Option<(Record, Found)>> {
         let state = Arc::clone(&self.state);
         let look = move || {
             let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(None) };
-            let Some(record) = run.record(&id) else { return Ok(None) };
-            let (Some(process), Some(folder)) = (record.process(), run.open(&id)) else { return Ok(None) };
-            let Ok(transport) = UnixTransport::open(&folder, SOCKET, process.pid()) else { return Ok(None) };
+            let Some((record, folder, whereabouts)) = run.look(&id) else { return Ok(None) };
+            let process = match whereabouts {
+                Whereabouts::Here(process) => process,
+                Whereabouts::Over => return Ok(None),
+                Whereabouts::Elsewhere => return Err(Error::Elsewhere(record.pid)),
+            };
+            let transport = UnixTransport::open(&folder, SOCKET, process.pid());
             let traces = Traces::of(&record);
-            Ok(Some((record, Served { process, transport, lifeline: None, traces, unclaimed: None })))
+            Ok(Some((record, Found { process, transport, traces })))
         };
-        blocking(look).await
+        Ok(short(look).await?)
     }
 
     fn hand_out(&self, spec: &SandboxSpec, is_new: bool, served: Served) -> Arc<dyn Sandbox> {
@@ -228,7 +268,7 @@ impl Backend for NamespacesBackend {
             return detect::judged(error.diagnosis().clone());
         }
         let state = Arc::clone(&self.state);
-        let found = blocking(move || {
+        let found = short(move || {
             let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
             Ok(Usable {
                 version: format!("Linux {kernel}"),
@@ -238,7 +278,7 @@ impl Backend for NamespacesBackend {
         });
         match found.await {
             Ok(usable) => Detection::Usable(Box::new(usable)),
-            Err(error) => detect::judged(error.diagnosis().clone()),
+            Err(error) => detect::judged(moltis_sandbox::Error::from(error).diagnosis().clone()),
         }
     }
 
@@ -253,7 +293,7 @@ impl Backend for NamespacesBackend {
 
     async fn check(&self, spec: &SandboxSpec) -> Result<()> {
         let (state, spec) = (Arc::clone(&self.state), spec.clone());
-        blocking(move || state.check(&spec)).await
+        Ok(short(move || state.check(&spec)).await?)
     }
 
     async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
@@ -262,65 +302,58 @@ impl Backend for NamespacesBackend {
             return Ok(None);
         }
         // One round trip says that it answers, and sets the time after which it ends unused.
-        let answered = match spec.lifetime {
-            Lifetime::Idle(idle) => {
-                configure(&found.transport, opening::millis(idle), SHORT_PATIENCE).await.is_ok()
-            }
-            Lifetime::Ephemeral => status(&found.transport, SHORT_PATIENCE).await.is_ok(),
-        };
-        Ok(answered.then(|| self.hand_out(spec, false, found)))
+        match found.ask(Some(spec)).await {
+            (Presence::Answers, served) => Ok(served.map(|served| self.hand_out(spec, false, served))),
+            (Presence::Silent(error), _) => Err(error),
+            // Another one has to be made in its place.
+            (Presence::Over | Presence::Foreign(_), _) => Ok(None),
+        }
     }
 
     async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
         let Some((_, found)) = self.running(id.clone()).await? else { return Ok(None) };
-        if status(&found.transport, SHORT_PATIENCE).await.is_err() {
-            return Ok(None);
-        }
-        let inspector = inspector(&self.state, id, false, found.traces);
-        let closer = ProcessCloser::new(Arc::clone(&self.state), id.clone(), found.process, None);
-        let transport = Arc::new(found.transport);
+        let served = match found.ask(None).await {
+            (Presence::Answers, Some(served)) => served,
+            (Presence::Silent(error) | Presence::Foreign(error), _) => return Err(error),
+            (Presence::Answers | Presence::Over, _) => return Ok(None),
+        };
+        let inspector = inspector(&self.state, id, false, served.traces);
+        let closer = ProcessCloser::new(Arc::clone(&self.state), id.clone(), served.process, None);
+        let transport = Arc::new(served.transport);
         let sandbox = AgentSandbox::new(id.clone(), false, place::common(), transport, Box::new(closer));
         Ok(Some(Arc::new(sandbox.with_inspector(inspector))))
     }
 
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
         let state = Arc::clone(&self.state);
-        let found = blocking(move || {
+        let list = move || {
             let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(Vec::new()) };
             state.sweep(&run, None);
             let known = run.ids().into_iter().filter_map(|id| {
-                let record = run.record(&id)?;
-                let agent = record.process().zip(run.open(&id));
-                Some((id, record, agent))
+                let (record, _, whereabouts) = run.look(&id)?;
+                let Record { fingerprint, created_secs, .. } = record;
+                let running = !matches!(whereabouts, Whereabouts::Over);
+                Some(SandboxRecord { id, fingerprint, running, created_secs })
             });
             Ok(known.collect())
-        });
-        let mut records = Vec::new();
-        for (id, record, agent) in found.await? {
-            let running = match agent.map(|(agent, folder)| UnixTransport::open(&folder, SOCKET, agent.pid()))
-            {
-                Some(Ok(transport)) => status(&transport, SHORT_PATIENCE).await.is_ok(),
-                _ => false,
-            };
-            records.push(SandboxRecord {
-                id,
-                fingerprint: record.fingerprint,
-                running,
-                created_secs: record.created_secs,
-            });
-        }
-        Ok(records)
+        };
+        Ok(long(list).await?)
     }
 
     async fn remove(&self, id: &SandboxId) -> Result<()> {
         let (state, id) = (Arc::clone(&self.state), id.clone());
-        let remove = move || {
+        let remove = async move {
             let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(()) };
-            let Some(folder) = run.lock_existing(&id)? else { return Ok(()) };
-            let process = run.record(&id).and_then(|record| record.process());
-            state.end(&id, folder, process.as_ref())
+            let Some(folder) = run.lock_existing(&id).await? else { return Ok(()) };
+            // By the process alone: it need not answer, nor be of this version.
+            let end = move || match folder.look() {
+                Some((record, Whereabouts::Elsewhere)) => Err(Error::Elsewhere(record.pid)),
+                Some((_, Whereabouts::Here(process))) => state.end(&id, folder, Some(&process)),
+                Some((_, Whereabouts::Over)) | None => state.end(&id, folder, None),
+            };
+            long(end).await
         };
-        blocking(remove).await
+        Ok(whole(remove).await?)
     }
 }
 
@@ -333,18 +366,4 @@ fn inspector(state: &Arc<State>, id: &SandboxId, is_new: bool, traces: Traces) -
         Box::new(move || RunDir::find(&state.config.data_dir)?.watched(&id)) as Load
     });
     Some(Arc::new(HostInspector::new(is_new, kills, folders)?))
-}
-
-/// Runs something that blocks off the async threads. If the caller goes away it is carried on to its end, and what
-/// it made is dropped, which cleans up: a sandbox that was not handed out ends.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> crate::error::Result<T> + Send + 'static,
-) -> Result<T> {
-    match moltis_sandbox::blocking::short(work).await {
-        Ok(answer) => Ok(answer?),
-        Err(failed) => {
-            let cause = std::io::Error::other(failed);
-            Err(Error::System { what: "a thread broke off", cause }.into())
-        }
-    }
 }

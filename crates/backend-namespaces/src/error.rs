@@ -162,6 +162,9 @@ pub enum Error {
     /// Another process is opening or ending the same sandbox and does not get done.
     #[error("another process holds the sandbox's lock for more than {0} s")]
     Locked(u64),
+    /// A sandbox of this boot whose first process has its number in another PID namespace, and may live.
+    #[error("the sandbox belongs to another container or PID namespace of this machine")]
+    Elsewhere(u32),
     /// The sandbox's end cannot be waited for.
     #[error("the sandbox does not end")]
     DoesNotEnd,
@@ -189,6 +192,35 @@ impl Error {
     pub fn system<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
         move |cause| Self::System { what, cause: cause.into() }
     }
+}
+
+/// Does work that blocks for a moment off the threads that others share. If the caller goes away it is carried on to its
+/// end, and what it made is dropped, which cleans up.
+///
+/// # Errors
+/// Its own; [`Error::System`] when it broke off.
+pub async fn short<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    moltis_sandbox::blocking::short(work).await.map_err(broke_off)?
+}
+
+/// As [`short`] for work that may wait: it never takes the thread that hears signals.
+///
+/// # Errors
+/// As [`short`].
+pub async fn long<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    moltis_sandbox::blocking::long(work).await.map_err(broke_off)?
+}
+
+/// Waits for something that is carried on to its end even if nobody waits for it any more.
+///
+/// # Errors
+/// As [`short`].
+pub async fn whole<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    tokio::spawn(work).await.map_err(broke_off)?
+}
+
+fn broke_off(cause: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::System { what: "a thread broke off", cause: io::Error::other(cause) }
 }
 
 /// The fault of a launch as the error that says most about it.
@@ -314,6 +346,11 @@ impl From<Error> for SandboxError {
             ),
             Error::Locked(_) => Self::Unavailable(
                 Diagnosis::new("sandbox-locked", message).fix("end that process, then run the command again"),
+            ),
+            Error::Elsewhere(pid) => Self::Unavailable(
+                Diagnosis::new("sandbox-elsewhere", message)
+                    .cause(format!("it may run there, where its first process has the number {pid}"))
+                    .fix("run this where it was started, or end it there (`moltis sandbox stop`, or the container)"),
             ),
             Error::DoesNotEnd => Self::Unavailable(
                 Diagnosis::new("sandbox-does-not-end", message)

@@ -11,6 +11,8 @@ use rustix::io::{Errno, read, retry_on_intr};
 use rustix::process::{
     Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid,
 };
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// A process that is known by more than its number.
 #[derive(Debug)]
@@ -64,6 +66,30 @@ impl Process {
                 Err(_) => return false,
             }
         }
+    }
+
+    /// As [`is_over`](Self::is_over), without blocking.
+    pub async fn ends_within(&self, patience: Duration) -> bool {
+        if self.is_over(Duration::ZERO) || patience.is_zero() {
+            return self.is_over(Duration::ZERO);
+        }
+        let ended = async {
+            if let Ok(process) = self.try_clone() {
+                // SAFETY: the process owns its descriptor, which stays open and the same until this is dropped.
+                let watched = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) };
+                if let Ok(watched) = watched
+                    && watched.readable().await.is_ok()
+                {
+                    return;
+                }
+            }
+            // Out of descriptors.
+            while !self.is_over(Duration::ZERO) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let _ = tokio::time::timeout(patience, ended).await;
+        self.is_over(Duration::ZERO)
     }
 
     /// As [`is_over`](Self::is_over) for a process that was just killed. Blocks for ten seconds at most.

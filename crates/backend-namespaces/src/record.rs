@@ -3,20 +3,20 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use moltis_agent::dangerous::{self, Watched};
 use moltis_sandbox::SandboxId;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fstat, openat, unlinkat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
-use crate::process::{Process, pid_realm};
+use crate::error::{Error, Result, short};
+use crate::process::{Process, boot, pid_realm};
 
 /// The agent's socket in a sandbox's folder.
 pub const SOCKET: &str = "agent.sock";
@@ -59,11 +59,44 @@ pub struct Record {
     pub watched: bool,
 }
 
+/// What has become of a sandbox's PID 1.
+#[derive(Debug)]
+pub enum Whereabouts {
+    /// It lives.
+    Here(Process),
+    /// It does not live any more.
+    Over,
+    /// It belongs to another PID namespace of this boot, and may live.
+    Elsewhere,
+}
+
 impl Record {
-    /// The sandbox's PID 1, if it lives.
-    pub fn process(&self) -> Option<Process> {
-        (self.realm == pid_realm()).then(|| Process::find(self.pid, self.started)).flatten()
+    /// What has become of the sandbox's PID 1; its socket lies in `folder`.
+    pub fn whereabouts(&self, folder: impl AsFd) -> Whereabouts {
+        if self.realm == pid_realm() {
+            return Process::find(self.pid, self.started).map_or(Whereabouts::Over, Whereabouts::Here);
+        }
+        if !self.realm.starts_with(boot()) || is_deserted(folder) {
+            return Whereabouts::Over;
+        }
+        Whereabouts::Elsewhere
     }
+}
+
+/// Whether a socket is there on which nobody listens. PID 1 alone holds it: once it has listened, that means its end,
+/// in whichever PID namespace it was.
+fn is_deserted(folder: impl AsFd) -> bool {
+    let refused = || {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let there = openat(folder, SOCKET, flags, Mode::empty())?;
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", there.as_raw_fd()))?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        // Something else in its place refuses as well, and says nothing about the agent.
+        let is_socket = FileType::from_raw_mode(fstat(&there)?.st_mode) == FileType::Socket;
+        rustix::io::Result::Ok(is_socket && connect(&socket, &address) == Err(Errno::CONNREFUSED))
+    };
+    refused().unwrap_or(false)
 }
 
 /// The `run` folder of a data directory.
@@ -119,6 +152,13 @@ impl RunDir {
         record_in(&self.path_of(id))
     }
 
+    /// The record of a sandbox, a handle of its folder, and what has become of its PID 1, without taking the folder.
+    pub fn look(&self, id: &SandboxId) -> Option<(Record, OwnedFd, Whereabouts)> {
+        let (record, folder) = (self.record(id)?, self.open(id)?);
+        let whereabouts = record.whereabouts(&folder);
+        Some((record, folder, whereabouts))
+    }
+
     /// What was written down of the folders that a sandbox may write to.
     pub fn watched(&self, id: &SandboxId) -> Option<Vec<Watched>> {
         dangerous::decode(&read(&self.path_of(id).join(WATCHED), MAX_WATCHED)?)
@@ -139,42 +179,49 @@ impl RunDir {
         open_directory(&self.path_of(id)).ok()
     }
 
-    /// Takes a sandbox's folder, which is made if it is missing, waiting for whoever has it. Blocks.
+    /// Takes a sandbox's folder, which is made if it is missing, waiting for whoever has it. It is kept when it is
+    /// dropped if there is a record in it.
     ///
     /// # Errors
     /// [`Error::Locked`], [`Error::DataDir`].
-    pub fn lock(&self, id: &SandboxId) -> Result<Folder> {
-        self.wait_for(id, true)?.ok_or(Error::Locked(0))
+    pub async fn lock(&self, id: &SandboxId) -> Result<Folder> {
+        self.wait_for(id, true).await?.ok_or(Error::Locked(0))
     }
 
-    /// Takes a sandbox's folder if there is one, waiting for whoever has it. Blocks.
+    /// Takes a sandbox's folder if there is one, waiting for whoever has it. It is kept when it is dropped.
     ///
     /// # Errors
     /// [`Error::Locked`], [`Error::DataDir`].
-    pub fn lock_existing(&self, id: &SandboxId) -> Result<Option<Folder>> {
-        self.wait_for(id, false)
+    pub async fn lock_existing(&self, id: &SandboxId) -> Result<Option<Folder>> {
+        self.wait_for(id, false).await
     }
 
-    /// Takes a sandbox's folder if there is one and nobody has it.
+    /// As [`lock`](Self::lock) if nobody has it.
+    ///
+    /// # Errors
+    /// [`Error::DataDir`].
+    pub fn try_lock(&self, id: &SandboxId) -> Result<Option<Folder>> {
+        Ok(self.attempt(id, true)?.taken())
+    }
+
+    /// As [`lock_existing`](Self::lock_existing) if nobody has it.
     ///
     /// # Errors
     /// [`Error::DataDir`].
     pub fn try_lock_existing(&self, id: &SandboxId) -> Result<Option<Folder>> {
-        Ok(match self.attempt(id, false)? {
-            Attempt::Taken(folder) => Some(folder),
-            Attempt::Held | Attempt::Nowhere => None,
-        })
+        Ok(self.attempt(id, false)?.taken())
     }
 
-    fn wait_for(&self, id: &SandboxId, make: bool) -> Result<Option<Folder>> {
+    async fn wait_for(&self, id: &SandboxId, make: bool) -> Result<Option<Folder>> {
         let start = Instant::now();
         let mut pause = Duration::from_micros(500);
         loop {
-            match self.attempt(id, make)? {
+            let (run, wanted) = (self.clone(), id.clone());
+            match short(move || run.attempt(&wanted, make)).await? {
                 Attempt::Taken(folder) => return Ok(Some(folder)),
                 Attempt::Nowhere => return Ok(None),
                 Attempt::Held if start.elapsed() > PATIENCE => return Err(Error::Locked(PATIENCE.as_secs())),
-                Attempt::Held => std::thread::sleep(pause),
+                Attempt::Held => tokio::time::sleep(pause).await,
             }
             pause = (pause * 2).min(Duration::from_millis(20));
         }
@@ -216,7 +263,8 @@ impl RunDir {
             // Whoever held it before may have removed the folder that we now have locked.
             let (Ok(ours), Ok(there)) = (handle.metadata(), fs::symlink_metadata(&path)) else { continue };
             if (ours.dev(), ours.ino()) == (there.dev(), there.ino()) {
-                return Ok(Attempt::Taken(Folder { path, handle, _lock: file, kept: false }));
+                let kept = !make || record_in(&path).is_some();
+                return Ok(Attempt::Taken(Folder { path, handle, _lock: file, kept }));
             }
         }
     }
@@ -264,6 +312,15 @@ enum Attempt {
     Nowhere,
 }
 
+impl Attempt {
+    fn taken(self) -> Option<Folder> {
+        match self {
+            Self::Taken(folder) => Some(folder),
+            Self::Held | Self::Nowhere => None,
+        }
+    }
+}
+
 /// A sandbox's folder, locked. Dropping it removes it and lets go, unless it is kept.
 #[derive(Debug)]
 pub struct Folder {
@@ -284,17 +341,25 @@ impl Folder {
         self.kept = keep;
     }
 
-    /// Removes what an earlier sandbox left in it.
+    /// Removes what an earlier sandbox left in it, which is over: it is not kept any more.
     ///
     /// # Errors
     /// [`Error::DataDir`].
-    pub fn clear(&self) -> Result<()> {
+    pub fn clear(&mut self) -> Result<()> {
+        self.kept = false;
         self.remove_names(&[SOCKET, RECORD, WATCHED])
     }
 
     /// The record in it, if there is one that can be read.
     pub fn record(&self) -> Option<Record> {
         record_in(&self.path)
+    }
+
+    /// The same, and what has become of the sandbox's PID 1.
+    pub fn look(&self) -> Option<(Record, Whereabouts)> {
+        let record = self.record()?;
+        let whereabouts = record.whereabouts(&self.handle);
+        Some((record, whereabouts))
     }
 
     fn remove_names(&self, names: &[&str]) -> Result<()> {
@@ -408,25 +473,57 @@ mod tests {
 
     #[test]
     fn a_record_finds_its_process_and_no_other() {
-        assert_eq!(record().process().unwrap().pid(), std::process::id());
-        assert!(Record { started: record().started + 1, ..record() }.process().is_none());
-        assert!(Record { realm: "elsewhere".into(), ..record() }.process().is_none());
+        let temp = tempfile::tempdir().unwrap();
+        let folder = File::open(temp.path()).unwrap();
+        let found = |record: Record| match record.whereabouts(&folder) {
+            Whereabouts::Here(process) => Some(process.pid()),
+            Whereabouts::Over => None,
+            Whereabouts::Elsewhere => panic!("{record:?}"),
+        };
+        assert_eq!(found(record()), Some(std::process::id()));
+        assert_eq!(found(Record { started: record().started + 1, ..record() }), None);
+        assert_eq!(found(Record { realm: "another boot".into(), ..record() }), None);
     }
 
     #[test]
-    fn a_folder_holds_record_and_socket_and_vanishes_unless_kept() {
+    fn a_process_of_another_pid_namespace_is_over_only_if_its_socket_says_so() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = RunDir::make(temp.path()).unwrap();
+        let id = SandboxId::of(&SessionKey::new("s").unwrap());
+        let mut folder = run.try_lock(&id).unwrap().unwrap();
+        let elsewhere = Record { realm: format!("{} pid:[1]", boot()), ..record() };
+        let is_elsewhere = |folder: &Folder| match elsewhere.whereabouts(folder.handle()) {
+            Whereabouts::Elsewhere => true,
+            Whereabouts::Over => false,
+            Whereabouts::Here(process) => panic!("{process:?}"),
+        };
+        assert!(is_elsewhere(&folder), "there is no socket to ask");
+        fs::write(run.path_of(&id).join(SOCKET), "").unwrap();
+        assert!(is_elsewhere(&folder), "nor is a file one");
+        folder.clear().unwrap();
+        let socket = folder.bind_socket().unwrap();
+        rustix::net::listen(&socket, 1).unwrap();
+        for _ in 0..4 {
+            assert!(is_elsewhere(&folder), "somebody listens, whether or not he accepts");
+        }
+        drop(socket);
+        assert!(!is_elsewhere(&folder), "nobody listens any more");
+    }
+
+    #[tokio::test]
+    async fn a_folder_holds_record_and_socket_and_vanishes_unless_kept() {
         let temp = tempfile::tempdir().unwrap();
         let data = temp.path().join("d".repeat(150));
         let run = RunDir::make(&data).unwrap();
         assert_eq!(fs::metadata(&data).unwrap().mode() & 0o777, 0o700);
         let id = SandboxId::of(&SessionKey::new("s").unwrap());
-        let mut folder = run.lock(&id).unwrap();
+        let mut folder = run.lock(&id).await.unwrap();
         folder.bind_socket().unwrap();
         folder.write(&record()).unwrap();
         folder.keep(true);
         drop(folder);
         assert_eq!(run.record(&id), Some(record()));
-        let folder = run.lock(&id).unwrap();
+        let mut folder = run.lock(&id).await.unwrap();
         folder.clear().unwrap();
         folder.bind_socket().unwrap();
         drop(folder);
@@ -469,13 +566,13 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_is_not_ours_stays() {
+    #[tokio::test]
+    async fn what_is_not_ours_stays() {
         let temp = tempfile::tempdir().unwrap();
         let run = RunDir::make(temp.path()).unwrap();
         let id = SandboxId::of(&SessionKey::new("s").unwrap());
         assert!(!run.is_foreign(&id));
-        let folder = run.lock(&id).unwrap();
+        let folder = run.lock(&id).await.unwrap();
         folder.bind_socket().unwrap();
         folder.write(&record()).unwrap();
         fs::write(run.path_of(&id).join(LOCK), "").unwrap();
@@ -487,24 +584,43 @@ mod tests {
         assert_eq!(fs::read_to_string(&foreign).unwrap(), "theirs");
         assert_eq!(fs::read_dir(run.path_of(&id)).unwrap().count(), 1);
         fs::remove_file(foreign).unwrap();
-        run.lock(&id).unwrap().remove().unwrap();
+        run.lock(&id).await.unwrap().remove().unwrap();
         assert_eq!(run.ids(), []);
     }
 
-    #[test]
-    fn a_folder_is_held_by_one_at_a_time() {
+    #[tokio::test]
+    async fn a_folder_is_held_by_one_at_a_time() {
         let temp = tempfile::tempdir().unwrap();
         let run = RunDir::make(temp.path()).unwrap();
         let id = SandboxId::of(&SessionKey::new("s").unwrap());
-        assert!(run.lock_existing(&id).unwrap().is_none());
-        let folder = run.lock(&id).unwrap();
+        assert!(run.lock_existing(&id).await.unwrap().is_none());
+        let folder = run.lock(&id).await.unwrap();
         assert!(run.try_lock_existing(&id).unwrap().is_none());
-        let waiting = std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| run.lock(&id).map(|_| ()));
-            folder.remove().unwrap();
-            waiting.join().unwrap()
-        });
-        waiting.unwrap();
+        let waiting = {
+            let (run, id) = (run.clone(), id.clone());
+            tokio::spawn(async move { run.lock(&id).await.map(|_| ()) })
+        };
+        // It gives the thread back while it waits.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert!(!waiting.is_finished());
+        folder.remove().unwrap();
+        waiting.await.unwrap().unwrap();
         assert_eq!(run.ids(), []);
+    }
+
+    #[tokio::test]
+    async fn whoever_takes_the_folder_of_a_sandbox_and_gives_up_leaves_it() {
+        let temp = tempfile::tempdir().unwrap();
+        let run = RunDir::make(temp.path()).unwrap();
+        let id = SandboxId::of(&SessionKey::new("s").unwrap());
+        drop(run.lock(&id).await.unwrap());
+        assert_eq!(run.ids(), [], "there was none");
+        let mut folder = run.lock(&id).await.unwrap();
+        folder.write(&record()).unwrap();
+        folder.keep(true);
+        drop(folder);
+        drop(run.lock(&id).await.unwrap());
+        drop(run.lock_existing(&id).await.unwrap());
+        assert_eq!(run.record(&id), Some(record()));
     }
 }

@@ -12,6 +12,7 @@ mod mounts;
 mod network;
 mod ordinary;
 mod places;
+mod presence;
 mod processes;
 mod protection;
 mod shared_home;

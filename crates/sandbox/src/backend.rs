@@ -118,7 +118,7 @@ pub struct SandboxRecord {
     pub id: SandboxId,
     /// The fingerprint it was opened with.
     pub fingerprint: String,
-    /// Whether its agent answers.
+    /// Whether its first process lives, or may do so out of sight. It need not answer, nor be of this version.
     pub running: bool,
     /// When it was opened, in seconds since 1970.
     pub created_secs: u64,
@@ -135,7 +135,8 @@ pub trait Backend: Send + Sync {
     async fn detect(&self) -> Detection;
 
     /// A running sandbox for `spec`: the one that is there if its fingerprint is the same, else a new one. The spec
-    /// has been judged against the guarantees already.
+    /// has been judged against the guarantees already. One that is there and is silent is an error, as for
+    /// [`adopt`](Self::adopt).
     ///
     /// # Errors
     /// `Refused` for a mount source or option that is not allowed, `Unavailable` when it cannot start here and now,
@@ -155,7 +156,10 @@ pub trait Backend: Send + Sync {
     /// ended. It costs one round trip and takes no lock that an opening holds for long.
     ///
     /// # Errors
-    /// Those of looking; a sandbox that is not there, or is of another spec, is `None`.
+    /// Those of looking. A sandbox that is not there, is of another spec, or does not speak as this version does, is
+    /// `None`. One that lives may be in use and is never taken for one that is not there: `Unavailable` with
+    /// `sandbox-silent` while it does not answer within two seconds, with `sandbox-elsewhere` where it belongs to
+    /// another PID namespace of this machine and cannot be judged from here.
     async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>>;
 
     /// The sandbox that runs under this id, whatever it was opened with; nothing is started or ended. Its commands,
@@ -163,13 +167,18 @@ pub trait Backend: Send + Sync {
     /// directory that every sandbox of the backend has.
     ///
     /// # Errors
-    /// Those of looking; a sandbox that is not there is `None`.
+    /// As [`adopt`](Self::adopt), and `Unavailable` with `sandbox-foreign` for one that lives and does not speak as this
+    /// version does: another version made it, or it is broken. Only a sandbox whose first process is over is `None`.
     async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>>;
 
     /// The sandboxes of this data directory, running or not.
     async fn list(&self) -> Result<Vec<SandboxRecord>>;
 
-    /// Ends what is left of a sandbox that nobody holds and removes all traces but its home.
+    /// Ends a sandbox, or what is left of it, and removes all traces but its home. It is ended by its processes: it need
+    /// not answer, nor be of this version.
+    ///
+    /// # Errors
+    /// `Unavailable` when it does not end, or belongs to another PID namespace of this machine (`sandbox-elsewhere`).
     async fn remove(&self, id: &SandboxId) -> Result<()>;
 
     /// Removes what the backend keeps of a session beyond its sandbox, such as a scratch folder, once the session is

@@ -26,9 +26,7 @@ pub const OTHERS: u64 = 1 << 62;
 struct Flow {
     held: Vec<u8>,
     sent: usize,
-    /// The source has ended.
-    ended: bool,
-    /// The target has been told so, or takes nothing any more.
+    /// The source has ended and the target has been told so, or takes nothing any more.
     closed: bool,
 }
 
@@ -55,10 +53,6 @@ impl Flow {
                 self.held = Vec::new();
                 self.sent = 0;
             }
-            if self.ended {
-                let _ = rustix::net::shutdown(to, Shutdown::Write);
-                return self.close();
-            }
             let count = match rustix::net::recv(from, &mut *scratch, RecvFlags::DONTWAIT) {
                 Ok((count, _)) => count,
                 Err(Errno::INTR) => continue,
@@ -67,8 +61,9 @@ impl Flow {
                 Err(_) => 0,
             };
             if count == 0 {
-                self.ended = true;
-                continue;
+                // At once, though its turn may be over: nothing will be heard of this source again.
+                let _ = rustix::net::shutdown(to, Shutdown::Write);
+                return self.close();
             }
             let bytes = &scratch[..count];
             let sent = match send(to, bytes) {
@@ -112,7 +107,7 @@ impl Tunnel {
     fn wanted(&self, side: usize) -> Option<EventFlags> {
         let (from, to) = (&self.flows[side], &self.flows[1 - side]);
         let mut flags = EventFlags::empty();
-        flags.set(EventFlags::IN, !from.ended && !from.closed && !from.is_holding());
+        flags.set(EventFlags::IN, !from.closed && !from.is_holding());
         flags.set(EventFlags::OUT, !to.closed && to.is_holding());
         // Without either its end is still noticed, once.
         (!flags.is_empty() || !self.gone[side]).then_some(flags)
@@ -250,4 +245,32 @@ impl Tunnels {
 /// Sends small pieces at once. That it cannot be had is no reason to refuse a connection.
 pub fn prompt(socket: &OwnedFd) {
     let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn an_end_is_passed_on_in_whichever_reading_it_comes() {
+        for count in 0..=2 * TURN {
+            let ((mut source, from), (to, mut target)) =
+                (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+            source.write_all(&vec![7; count]).unwrap();
+            drop(source);
+            let (from, to) = (OwnedFd::from(from), OwnedFd::from(to));
+            let mut flow = Flow::default();
+            // One byte a reading; each time something is there to be read, there is another turn.
+            for _ in 0..=count / TURN {
+                flow.carry(&from, &to, &mut [0]);
+            }
+            assert!(flow.closed, "{count}");
+            let mut got = Vec::new();
+            target.read_to_end(&mut got).unwrap();
+            assert_eq!(got.len(), count);
+        }
+    }
 }

@@ -6,11 +6,11 @@ use std::os::fd::BorrowedFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use moltis_agent_protocol::message::ByteString;
-use rustix::fs::{AtFlags, Stat, fstat, statat};
+use rustix::fs::{OFlags, Stat, fstat};
 use serde::{Deserialize, Serialize};
 
 use super::pattern::Patterns;
-use super::walk::{Todo, Walk};
+use super::walk::{self, Todo, Walk};
 
 /// A directory that was changed this shortly before it was read may be changed again without its time telling.
 const GRAIN: Duration = Duration::from_millis(100);
@@ -118,14 +118,15 @@ impl Survey {
             let now = if known.path.is_empty() {
                 fstat(folder)
             } else {
-                // Links on the way there may lead elsewhere; that only means that it is read again, or not found.
-                statat(folder, known.path.as_slice(), AtFlags::SYMLINK_NOFOLLOW)
+                walk::open(folder, &known.path, OFlags::PATH).and_then(fstat)
             };
-            // What is gone is met at its new place, if it has one.
-            let Ok(now) = now else { continue };
             let then = (known.device, known.inode, known.changed);
-            if (now.st_dev, now.st_ino, changed(&now)) == then {
-                continue;
+            match now {
+                Ok(now) if (now.st_dev, now.st_ino, changed(&now)) == then => continue,
+                // What is gone, or behind a link by now, is met at its new place, if it has one.
+                Err(errno) if walk::is_nothing(errno) => continue,
+                // The look at it says why not.
+                _ => {}
             }
             if let Some(state) = patterns.state(&known.path) {
                 walk.todo.push_back(Todo { path: known.path.to_vec(), state });

@@ -142,6 +142,25 @@ fn what_moves_with_its_folder_is_no_news_and_what_takes_its_place_is() {
 }
 
 #[test]
+fn a_link_on_the_way_to_a_folder_leads_nowhere() {
+    let temp = tempfile::tempdir().unwrap();
+    let (root, outside) = (temp.path().join("root"), temp.path().join("outside"));
+    make(&root, &["way/deep/f"]);
+    settle();
+    let before = survey(&root);
+    let folder = fs::File::open(&root).unwrap();
+    let open = |path: &str| super::walk::open(folder.as_fd(), path.as_bytes(), rustix::fs::OFlags::PATH);
+    assert!(open("way/deep").is_ok());
+    // The very folder that was there, reached through a link.
+    fs::rename(root.join("way"), &outside).unwrap();
+    symlink(&outside, root.join("way")).unwrap();
+    assert_eq!(open("way/deep").unwrap_err(), rustix::io::Errno::LOOP);
+    make(&outside, &["deep/.envrc"]);
+    let after = before.made_since(folder.as_fd(), &patterns());
+    assert!(after.whole && after.paths.is_empty(), "{after:?}");
+}
+
+#[test]
 fn a_change_right_after_the_look_is_not_missed() {
     for _ in 0..50 {
         let temp = tempfile::tempdir().unwrap();

@@ -79,7 +79,7 @@ impl<'f> Walk<'f> {
             return None;
         };
         self.directories = left;
-        let directory = match self.open(&path) {
+        let directory = match open(self.folder, &path, OFlags::RDONLY | OFlags::NONBLOCK) {
             Ok(directory) => directory,
             Err(errno) => {
                 self.whole &= is_nothing(errno);
@@ -180,24 +180,24 @@ impl<'f> Walk<'f> {
             changed: changed(&stat),
         });
     }
+}
 
-    fn open(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let path = if path.is_empty() { b"." } else { path };
-        let flags =
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        for _ in 1..TRIES {
-            match openat2(self.folder, path, flags, Mode::empty(), resolve) {
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                answer => return answer,
-            }
+/// Opens a directory beneath the folder; a link anywhere on the way is an error.
+pub fn open(folder: BorrowedFd<'_>, path: &[u8], access: OFlags) -> Result<OwnedFd, Errno> {
+    let path = if path.is_empty() { b"." } else { path };
+    let flags = access | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    for _ in 1..TRIES {
+        match openat2(folder, path, flags, Mode::empty(), resolve) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            answer => return answer,
         }
-        openat2(self.folder, path, flags, Mode::empty(), resolve)
     }
+    openat2(folder, path, flags, Mode::empty(), resolve)
 }
 
 /// Whether the kernel says that there is no directory of this name.
-fn is_nothing(errno: Errno) -> bool {
+pub fn is_nothing(errno: Errno) -> bool {
     matches!(errno, Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP)
 }
 

@@ -8,13 +8,17 @@ use std::time::Duration;
 use async_trait::async_trait;
 use moltis_agent::Closer;
 use moltis_sandbox::{Result, SandboxId};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
-use super::{State, blocking};
-use crate::error::Error;
+use super::State;
+use crate::error::{Error, long, whole};
 use crate::process::Process;
-use crate::record::{Folder, RunDir};
+use crate::record::{Folder, RunDir, Whereabouts};
+
+/// How long the end of a process is waited for that was killed.
+const KILLED: Duration = Duration::from_secs(10);
+
+/// Between two looks at one that may live on.
+const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Ends one sandbox. Dropping it lets go of the lifeline, which ends an ephemeral one.
 pub struct ProcessCloser {
@@ -36,16 +40,21 @@ impl Closer for ProcessCloser {
     async fn close(&self) -> Result<()> {
         let lifeline = self.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (state, id, process) = (Arc::clone(&self.state), self.id.clone(), Arc::clone(&self.process));
-        let close = move || {
+        let close = async move {
             process.kill();
             state.unthrottle(&id, &process);
             drop(lifeline);
-            if !process.wait_briefly() {
+            if !process.ends_within(KILLED).await {
                 return Err(Error::DoesNotEnd);
             }
-            state.clear_away(&id, &process, false)
+            let run = RunDir::find(&state.config.data_dir);
+            let Some(run) = run else { return Ok(()) };
+            match run.lock_existing(&id).await? {
+                Some(folder) => long(move || state.clear_away(&id, folder, &process)).await,
+                None => Ok(()),
+            }
         };
-        blocking(close).await
+        Ok(whole(close).await?)
     }
 }
 
@@ -95,17 +104,12 @@ impl State {
         folder.remove()
     }
 
-    /// Removes what is left of a sandbox whose PID 1 was `process` and is over, unless another one of the same name
-    /// has taken its place since. With `if_free` it is left to whoever has the folder. Blocks.
-    pub(super) fn clear_away(&self, id: &SandboxId, process: &Process, if_free: bool) -> Result<(), Error> {
-        let Some(run) = RunDir::find(&self.config.data_dir) else { return Ok(()) };
-        let folder = if if_free { run.try_lock_existing(id)? } else { run.lock_existing(id)? };
-        let Some(mut folder) = folder else { return Ok(()) };
-        match run.record(id) {
-            Some(record) if record.pid != process.pid() || record.process().is_some() => {
-                folder.keep(true);
-                Ok(())
-            }
+    /// Removes what is left in its folder of a sandbox whose PID 1 was `process` and is over, unless another one of the
+    /// same name has taken its place since. Blocks.
+    fn clear_away(&self, id: &SandboxId, folder: Folder, process: &Process) -> Result<(), Error> {
+        match folder.look() {
+            Some((record, _)) if record.pid != process.pid() => Ok(()),
+            Some((_, Whereabouts::Here(_) | Whereabouts::Elsewhere)) => Ok(()),
             _ => self.end(id, folder, None),
         }
     }
@@ -115,18 +119,16 @@ impl State {
 pub fn reap(state: Arc<State>, id: SandboxId, process: &Process) {
     let Ok(process) = process.try_clone() else { return };
     tokio::spawn(async move {
-        // SAFETY: the process owns its descriptor, which stays the same and open until it is taken out again below.
-        let watched = unsafe { AsyncFd::register_with_interest(process, Interest::READABLE) };
-        let Ok(watched) = watched else { return };
-        if watched.readable().await.is_err() {
-            return;
-        }
-        let process = watched.into_inner();
+        while !process.ends_within(FOREVER).await {}
         let clear_away = move || {
-            process.is_over(Duration::ZERO);
-            state.clear_away(&id, &process, true)
+            let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(()) };
+            // Whoever has it does it.
+            match run.try_lock_existing(&id)? {
+                Some(folder) => state.clear_away(&id, folder, &process),
+                None => Ok(()),
+            }
         };
         // What cannot be removed now is swept later.
-        let _ = blocking(clear_away).await;
+        let _ = long(clear_away).await;
     });
 }

@@ -19,7 +19,7 @@ use crate::launch::{self, Child, Descriptors};
 use crate::limits::Group;
 use crate::open::Connector;
 use crate::process::{Process, pid_realm};
-use crate::record::{Folder, Record, RunDir, SOCKET};
+use crate::record::{Folder, Record, RunDir, SOCKET, Whereabouts};
 use crate::root::{self, Facts, Root, Sources};
 use crate::sources::Judge;
 use crate::{place, seccomp};
@@ -31,8 +31,20 @@ const OOM_SCORE_ADJ: i32 = 500;
 pub enum Prepared {
     /// The common case is done in one go: a new sandbox serves.
     Served(Served),
-    /// There is something to be asked or connected first.
+    /// There is something to be asked, removed or connected first.
     Opening(Box<Opening>),
+    /// Somebody has the folder, or something is to be swept before.
+    Waiting(Box<Judged>),
+}
+
+/// A spec that has been judged.
+pub struct Judged {
+    /// Where its folder is.
+    pub run: RunDir,
+    /// Whether other sandboxes have left something.
+    pub sweep: bool,
+    identity: Identity,
+    sources: Sources,
 }
 
 /// A sandbox that serves. Dropping a new one ends it, unless it was claimed.
@@ -100,6 +112,8 @@ pub struct Opening {
     identity: Identity,
     sources: Option<Sources>,
     running: Option<(Record, Process)>,
+    /// Whether there are groups of an earlier one.
+    remains: bool,
     folder: Folder,
 }
 
@@ -124,28 +138,36 @@ impl State {
         Ok((identity, sources))
     }
 
-    /// Judges the spec, takes the folder and looks for the sandbox; if there is none, and nothing else must be waited
-    /// for, it is made at once. Blocks.
-    pub(super) fn prepare(&self, spec: &SandboxSpec) -> Result<Prepared> {
+    /// Judges the spec and goes on with [`prepare`](Self::prepare) if nothing is to be waited for. Blocks.
+    pub(super) fn begin(&self, spec: &SandboxSpec) -> Result<Prepared> {
         let run = RunDir::make(&self.config.data_dir)?;
         let (identity, sources) = self.judge(spec)?;
-        let open = spec.network.value == Network::Open;
         let id = spec.id();
-        self.sweep_if_due(&run, &id);
-        let folder = run.lock(&id)?;
-        let record = run.record(&id);
-        let running = record.and_then(|record| record.process().map(|process| (record, process)));
-        let mut opening = Opening {
-            id,
-            fingerprint: spec.fingerprint(),
-            identity,
-            sources: Some(sources),
-            running,
-            folder,
+        let judged = Judged { sweep: self.is_sweep_due(&run, &id), run, identity, sources };
+        if !judged.sweep
+            && let Some(folder) = judged.run.try_lock(&id)?
+        {
+            return self.prepare(spec, judged, folder);
+        }
+        Ok(Prepared::Waiting(Box::new(judged)))
+    }
+
+    /// Looks for the sandbox in its folder; if there is none, and nothing else must be waited for, it is made at once.
+    /// Blocks.
+    pub(super) fn prepare(&self, spec: &SandboxSpec, judged: Judged, mut folder: Folder) -> Result<Prepared> {
+        let (running, remains) = match folder.look() {
+            // It keeps its folder.
+            Some((record, Whereabouts::Elsewhere)) => return Err(Error::Elsewhere(record.pid)),
+            Some((record, Whereabouts::Here(process))) => (Some((record, process)), false),
+            Some((record, Whereabouts::Over)) => (None, !record.groups.is_empty()),
+            None => (None, false),
         };
-        if opening.running.is_some() || open {
-            // A running sandbox keeps its folder, whatever becomes of this opening.
-            opening.folder.keep(opening.running.is_some());
+        // A running sandbox keeps its folder, whatever becomes of this opening.
+        folder.keep(running.is_some());
+        let Judged { identity, sources, .. } = judged;
+        let (id, fingerprint) = (spec.id(), spec.fingerprint());
+        let opening = Opening { id, fingerprint, identity, sources: Some(sources), running, remains, folder };
+        if opening.waits() || spec.network.value == Network::Open {
             return Ok(Prepared::Opening(Box::new(opening)));
         }
         opening.launch(self, spec)?.go().map(Prepared::Served)
@@ -160,6 +182,11 @@ impl Opening {
             return None;
         }
         process.try_clone().ok()
+    }
+
+    /// Whether there is something to be ended before the launch, which may take long.
+    pub fn waits(&self) -> bool {
+        self.running.is_some() || self.remains
     }
 
     /// What the host can see of what the running one does.
@@ -196,7 +223,7 @@ impl Opening {
         let Root { steps, handed, handles, landlock, watched } = root::plan(sources, facts)?;
         let limiter = state.limiter();
         // Whatever an earlier sandbox of this name left goes first.
-        let folder = self.folder;
+        let mut folder = self.folder;
         if let Some(group) = folder.record().and_then(|record| limiter.find(&self.id, &record.groups)) {
             // What is in the way of the new one's groups is an error at their making.
             let _ = group.remove();
