@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use moltis_agent::presence::{Presence, absence, presence};
 use moltis_agent::{AgentSandbox, Place, UnixTransport};
 use moltis_sandbox::{
     Backend, BackendName, Detection, Lifetime, MountMode, Sandbox, SandboxId, SandboxRecord, SandboxSpec,
@@ -19,13 +20,13 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::OnceCell;
 
 use crate::closer::{ANSWER, Held, HostCloser, end};
-use crate::error::{Error, Result, blocking};
+use crate::error::{Error, Result, blocking, long};
 use crate::folder::{self, RunFolder, SOCKET};
 use crate::opening::{Launched, Opening};
 use crate::process::Agent;
 use crate::program::Program;
 use crate::protected::{self, Protected};
-use crate::record::{Identity, Record};
+use crate::record::{Identity, Record, Whereabouts};
 use crate::roots::Root;
 use crate::{environment, guarantees, rlimits, scratch};
 
@@ -276,7 +277,14 @@ impl Host {
         let (mut opening, plan, found, unrecorded) = {
             let data_dir = config.data_dir.clone();
             blocking(move || {
-                let found = folder.record().and_then(|record| Some((record.process.find()?, record)));
+                let found = match folder.look() {
+                    Some((record, Whereabouts::Here(agent))) => Some((agent, record)),
+                    // It keeps its folder.
+                    Some((record, Whereabouts::Elsewhere)) => {
+                        return Err(Error::Elsewhere(record.process.pid));
+                    }
+                    Some((_, Whereabouts::Over)) | None => None,
+                };
                 let unrecorded = if found.is_none() { unrecorded(&folder) } else { None };
                 folder.keep(found.is_some() || unrecorded.is_some());
                 let ephemeral = spec.lifetime == Lifetime::Ephemeral;
@@ -313,20 +321,24 @@ impl Host {
             let data_dir = config.data_dir.clone();
             let Some((held, folder)) = look(data_dir, spec.id(), |record| {
                 record.backend == name && record.fingerprint == spec.fingerprint()
-            }) else {
+            })?
+            else {
                 return Ok(None);
             };
             let plan = plan(name, &config.data_dir, &spec, judge(&config, &spec)?, shell)?;
             if !plan.is(&held.record) {
                 return Ok(None);
             }
-            let transport = UnixTransport::open(&folder, SOCKET, held.agent.pid()).ok();
-            Ok(transport.map(|transport| (plan, held, transport)))
+            let transport = UnixTransport::open(&folder, SOCKET, held.agent.pid());
+            Ok(Some((plan, held, transport)))
         });
         let Some((plan, mut held, transport)) = looked.await? else { return Ok(None) };
-        if !answers(&plan, &transport).await {
-            return Ok(None);
-        }
+        let transport = match ask(&held.agent, transport, Some(&plan)).await {
+            Ok(transport) => transport,
+            Err(Presence::Silent(error)) => return Err(Error::Present(error)),
+            // Another one has to be made in its place.
+            Err(_) => return Ok(None),
+        };
         if held.record.idle_millis != plan.idle_millis {
             held.record.idle_millis = plan.idle_millis;
             // Written down where nobody is busy with it; who opens it next sets the time again either way.
@@ -354,16 +366,18 @@ impl Host {
     async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
         let (name, data_dir, wanted) = (self.name, self.config.data_dir.clone(), id.clone());
         let looked = blocking(move || {
-            let found = look(data_dir, wanted, |record| record.backend == name);
-            Ok(found.and_then(|(held, folder)| {
-                let transport = UnixTransport::open(&folder, SOCKET, held.agent.pid()).ok()?;
-                Some((held, transport))
+            let found = look(data_dir, wanted, |record| record.backend == name)?;
+            Ok(found.map(|(held, folder)| {
+                let transport = UnixTransport::open(&folder, SOCKET, held.agent.pid());
+                (held, transport)
             }))
         });
         let Some((held, transport)) = looked.await? else { return Ok(None) };
-        if moltis_agent::sandbox::status(&transport, ANSWER).await.is_err() {
-            return Ok(None);
-        }
+        let transport = match ask(&held.agent, transport, None).await {
+            Ok(transport) => transport,
+            Err(Presence::Silent(error) | Presence::Foreign(error)) => return Err(Error::Present(error)),
+            Err(_) => return Ok(None),
+        };
         let env = match self.name {
             BackendName::None => environment::inherited(std::env::vars_os(), None),
             _ => environment::restricted(None),
@@ -385,14 +399,17 @@ impl Host {
         }
         let agent = held.agent.clone();
         let (mut opening, transport) = blocking(move || {
-            let transport = opening.connect(&agent);
+            let transport = UnixTransport::open(opening.folder().directory(), SOCKET, agent.pid());
             Ok((opening, transport))
         })
         .await?;
-        let Ok(transport) = transport else { return Ok((opening, None)) };
-        if !answers(plan, &transport).await {
-            return Ok((opening, None));
-        }
+        let transport = match ask(&held.agent, transport, Some(plan)).await {
+            Ok(transport) => transport,
+            // It may be in use.
+            Err(Presence::Silent(error)) => return Err(Error::Present(error)),
+            // It is over, or cannot be used any more.
+            Err(_) => return Ok((opening, None)),
+        };
         let mut held = held.clone();
         if held.record.idle_millis != plan.idle_millis {
             held.record.idle_millis = plan.idle_millis;
@@ -410,7 +427,7 @@ impl Host {
         let program = match self.program().await {
             Ok(program) => program.clone(),
             Err(error) => {
-                let dropped = blocking(move || {
+                let dropped = long(move || {
                     drop(opening);
                     Ok(())
                 });
@@ -450,19 +467,19 @@ impl Host {
 
     async fn purge(&self, id: &SandboxId) -> Result<()> {
         let (data_dir, id) = (self.config.data_dir.clone(), id.clone());
-        blocking(move || scratch::remove(&data_dir, &id)).await
+        long(move || scratch::remove(&data_dir, &id)).await
     }
 
     /// What there is. Ephemeral ones whose agent is over are no sandboxes any more: their remains are removed.
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
         let (data_dir, name) = (self.config.data_dir.clone(), self.name);
-        let (found, remains) = blocking(move || {
+        let (found, remains) = long(move || {
             folder::sweep(&data_dir, None);
             let records =
-                folder::records(&data_dir)?.into_iter().filter(|(_, record)| record.backend == name);
+                folder::records(&data_dir)?.into_iter().filter(|(_, record, _)| record.backend == name);
             let (mut found, mut remains) = (Vec::new(), Vec::new());
-            for (id, record) in records {
-                let running = record.process.find().is_some();
+            for (id, record, whereabouts) in records {
+                let running = !matches!(whereabouts, Whereabouts::Over);
                 if record.ephemeral && !running {
                     remains.push(id);
                     continue;
@@ -481,11 +498,16 @@ impl Host {
 
     async fn remove(&self, id: &SandboxId) -> Result<()> {
         let Some(folder) = RunFolder::find(&self.config.data_dir, id).await? else { return Ok(()) };
+        let name = self.name;
         let (folder, record, agent) = blocking(move || {
-            let record = folder.record();
-            let agent = match &record {
-                Some(record) => record.process.find(),
-                None => unrecorded(&folder),
+            let (record, agent) = match folder.look() {
+                Some((record, Whereabouts::Here(agent))) => (Some(record), Some(agent)),
+                Some((record, Whereabouts::Over)) => (Some(record), None),
+                Some((record, Whereabouts::Elsewhere)) if record.backend == name => {
+                    return Err(Error::Elsewhere(record.process.pid));
+                }
+                Some((record, Whereabouts::Elsewhere)) => (Some(record), None),
+                None => (None, unrecorded(&folder)),
             };
             Ok((folder, record, agent))
         })
@@ -508,7 +530,7 @@ impl Host {
             }
         };
         let (data_dir, id) = (self.config.data_dir.clone(), id.clone());
-        blocking(move || {
+        long(move || {
             if ephemeral {
                 scratch::remove(&data_dir, &id)?;
             }
@@ -533,21 +555,41 @@ async fn whole<T>(task: tokio::task::JoinHandle<Result<T>>) -> Result<T> {
     task.await.map_err(|_| Error::ShuttingDown)?
 }
 
-/// Whether the agent answers; a session's takes the plan's idle time, which begins anew.
-async fn answers(plan: &Plan, transport: &UnixTransport) -> bool {
+/// The way to an agent that answers; a session's takes the plan's idle time, which begins anew. Else what has become of
+/// it.
+async fn ask(
+    agent: &Agent,
+    transport: moltis_agent::error::Result<UnixTransport>,
+    plan: Option<&Plan>,
+) -> Result<UnixTransport, Presence> {
+    let ends = |patience| agent.ends_within(patience);
+    let transport = match transport {
+        Ok(transport) => transport,
+        Err(error) => return Err(absence(agent.pid(), &error, ends).await),
+    };
     // One round trip: setting the time is answered like any question.
-    if plan.ephemeral {
-        moltis_agent::sandbox::status(transport, ANSWER).await.is_ok()
-    } else {
-        moltis_agent::sandbox::configure(transport, plan.idle_millis, ANSWER).await.is_ok()
+    let idle_millis = plan.filter(|plan| !plan.ephemeral).map(|plan| plan.idle_millis);
+    match presence(&transport, agent.pid(), idle_millis, ends).await {
+        Presence::Answers => Ok(transport),
+        other => Err(other),
     }
 }
 
 /// A sandbox whose agent lives and whose record is wanted, and the folder of its socket. Blocks on the disk alone.
-fn look(data_dir: PathBuf, id: SandboxId, wanted: impl FnOnce(&Record) -> bool) -> Option<(Held, OwnedFd)> {
-    let (folder, record) = folder::look(&data_dir, &id)?;
-    let agent = wanted(&record).then(|| record.process.find())??;
-    Some((Held { data_dir, id, record, agent }, folder))
+fn look(
+    data_dir: PathBuf,
+    id: SandboxId,
+    wanted: impl FnOnce(&Record) -> bool,
+) -> Result<Option<(Held, OwnedFd)>> {
+    let Some((folder, record)) = folder::look(&data_dir, &id) else { return Ok(None) };
+    if !wanted(&record) {
+        return Ok(None);
+    }
+    match record.process.whereabouts(&folder) {
+        Whereabouts::Here(agent) => Ok(Some((Held { data_dir, id, record, agent }, folder))),
+        Whereabouts::Over => Ok(None),
+        Whereabouts::Elsewhere => Err(Error::Elsewhere(record.process.pid)),
+    }
 }
 
 /// An agent that listens here though nothing is written down of it: its opener died in between. Blocks.

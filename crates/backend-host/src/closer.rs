@@ -10,7 +10,7 @@ use moltis_agent::client::Patience;
 use moltis_agent::{Closer, UnixTransport};
 use moltis_sandbox::SandboxId;
 
-use crate::error::{Error, Result, blocking};
+use crate::error::{Error, Result, blocking, long};
 use crate::folder::{RunFolder, SOCKET};
 use crate::process::Agent;
 use crate::record::Record;
@@ -64,7 +64,8 @@ impl Held {
 
     async fn clean_locked(&self, folder: RunFolder) -> Result<()> {
         let this = self.clone();
-        blocking(move || this.clean_in(folder)).await
+        // A scratch folder may hold very much.
+        long(move || this.clean_in(folder)).await
     }
 
     /// Blocks.

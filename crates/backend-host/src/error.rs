@@ -32,6 +32,12 @@ pub enum Error {
     /// Another process has been opening or closing the same sandbox for too long.
     #[error("another process is busy with the sandbox {0}")]
     Locked(SandboxId),
+    /// The agent belongs to another PID namespace of this boot, and may live there.
+    #[error("the sandbox belongs to another container or PID namespace of this machine")]
+    Elsewhere(u32),
+    /// The agent lives, and does not answer, or does not speak as we do.
+    #[error(transparent)]
+    Present(SandboxError),
     /// The sandbox could not be ended.
     #[error("processes of the sandbox {0} are still there")]
     NotEnded(SandboxId),
@@ -102,6 +108,12 @@ impl From<Error> for SandboxError {
                 Self::Unavailable(say("scratch-not-removable").cause(&why).fix(why.fix()))
             }
             Error::Locked(_) => Self::Unavailable(say("sandbox-locked").fix("try again")),
+            Error::Elsewhere(pid) => Self::Unavailable(
+                say("sandbox-elsewhere")
+                    .cause(format!("it may run there, where its agent has the number {pid}"))
+                    .fix("run this where it was started, or end it there (`moltis sandbox stop`, or the container)"),
+            ),
+            Error::Present(error) => error,
             Error::NotEnded(_) => Self::Unavailable(
                 say("sandbox-not-ended").fix("look for processes that the kernel holds (state D in `ps`)"),
             ),
@@ -150,6 +162,11 @@ pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
     moltis_sandbox::blocking::short(work).await.map_err(|_| Error::ShuttingDown)?
+}
+
+/// As [`blocking`] for work that may wait: it never takes the thread that hears signals.
+pub(crate) async fn long<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    moltis_sandbox::blocking::long(work).await.map_err(|_| Error::ShuttingDown)?
 }
 
 #[cfg(test)]

@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use moltis_sandbox::SandboxId;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{Error, Result, blocking, blocks};
-use crate::record::Record;
+use crate::record::{Record, Whereabouts};
 use crate::scratch;
 
 /// The agent's socket.
@@ -166,6 +166,13 @@ impl RunFolder {
         read_record(&self.handle)
     }
 
+    /// The same, and what has become of its agent.
+    pub fn look(&self) -> Option<(Record, Whereabouts)> {
+        let record = self.record()?;
+        let whereabouts = record.process.whereabouts(&self.handle);
+        Some((record, whereabouts))
+    }
+
     /// Writes the record down, whole or not at all.
     ///
     /// # Errors
@@ -198,7 +205,9 @@ impl RunFolder {
     /// is no agent. Blocks on the disk alone.
     pub fn is_remains(&self) -> bool {
         match self.record() {
-            Some(record) => record.ephemeral && record.process.find().is_none(),
+            Some(record) => {
+                record.ephemeral && matches!(record.process.whereabouts(&self.handle), Whereabouts::Over)
+            }
             None => is_marked(&self.handle) && self.listener().is_none(),
         }
     }
@@ -260,6 +269,20 @@ impl Drop for RunFolder {
     }
 }
 
+/// Whether an agent's socket is there on which nobody listens any more.
+pub fn is_deserted(folder: impl AsFd) -> bool {
+    let refused = || {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let there = rustix::fs::openat(folder, SOCKET, flags, Mode::empty())?;
+        let kind = FileType::from_raw_mode(rustix::fs::fstat(&there)?.st_mode);
+        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", there.as_raw_fd()))?;
+        let answer = rustix::net::connect(&socket()?, &address);
+        // Something else in its place refuses as well, and says nothing about the agent.
+        rustix::io::Result::Ok(kind == FileType::Socket && answer == Err(Errno::CONNREFUSED))
+    };
+    refused().unwrap_or(false)
+}
+
 fn socket() -> rustix::io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
@@ -308,7 +331,7 @@ fn unchanged(parent: impl AsFd, name: &Path) -> Option<OwnedFd> {
 ///
 /// # Errors
 /// When the folder is there and cannot be read.
-pub fn records(data_dir: &Path) -> Result<Vec<(SandboxId, Record)>> {
+pub fn records(data_dir: &Path) -> Result<Vec<(SandboxId, Record, Whereabouts)>> {
     let run = run_dir(data_dir);
     let entries = match std::fs::read_dir(&run) {
         Ok(entries) => entries,
@@ -320,7 +343,8 @@ pub fn records(data_dir: &Path) -> Result<Vec<(SandboxId, Record)>> {
         .filter_map(|id| {
             let handle = private(rustix::fs::CWD, &run.join(id.as_str()), false).ok()?;
             let record = read_record(&handle)?;
-            Some((id, record))
+            let whereabouts = record.process.whereabouts(&handle);
+            Some((id, record, whereabouts))
         })
         .collect())
 }
@@ -343,7 +367,9 @@ pub fn sweep(data_dir: &Path, but: Option<&SandboxId>) {
             continue;
         }
         // One that lives is not worth a lock, which its own opener may be about to want.
-        if read_record(&handle).is_some_and(|record| record.process.find().is_some()) {
+        if read_record(&handle)
+            .is_some_and(|record| !matches!(record.process.whereabouts(&handle), Whereabouts::Over))
+        {
             continue;
         }
         let Some(folder) = RunFolder::try_find(data_dir, &id).filter(RunFolder::is_remains) else { continue };
@@ -407,7 +433,8 @@ mod tests {
         let record = Record::new(BackendName::None, Identity::of(std::process::id()).unwrap());
         first.write(&record).unwrap();
         assert_eq!(first.record(), Some(record.clone()));
-        assert_eq!(records(&data).unwrap(), [(id.clone(), record)]);
+        let [(known, told, Whereabouts::Here(_))] = &records(&data).unwrap()[..] else { panic!("not one") };
+        assert_eq!((known, told), (&id, &record));
         // The waiting one finds that its folder is gone and makes another.
         first.clear();
         let second = waiting.await.unwrap().unwrap();

@@ -1,6 +1,7 @@
 //! What is written down of a running agent, so that another process finds it again and takes no other for it.
 
 use std::io;
+use std::os::fd::AsFd;
 
 use moltis_sandbox::BackendName;
 use rustix::process::{Pid, PidfdFlags};
@@ -41,6 +42,20 @@ pub struct Identity {
     started: u64,
     /// The machine's boot.
     boot: String,
+    /// The PID namespace in which the number means something; empty in records of before it was written down.
+    #[serde(default)]
+    namespace: String,
+}
+
+/// What has become of an agent.
+#[derive(Debug)]
+pub enum Whereabouts {
+    /// It lives.
+    Here(Agent),
+    /// It does not live any more.
+    Over,
+    /// It belongs to another PID namespace of this boot, and may live.
+    Elsewhere,
 }
 
 impl Record {
@@ -75,12 +90,27 @@ impl Identity {
     /// # Errors
     /// When there is no such process.
     pub fn of(pid: u32) -> io::Result<Self> {
-        Ok(Self { pid, started: started(pid)?, boot: boot()? })
+        Ok(Self { pid, started: started(pid)?, boot: boot()?, namespace: namespace() })
     }
 
-    /// The process, if it still runs.
+    /// What has become of the process; its socket lies in `folder`.
+    pub fn whereabouts(&self, folder: impl AsFd) -> Whereabouts {
+        if !self.is_elsewhere() {
+            return self.find().map_or(Whereabouts::Over, Whereabouts::Here);
+        }
+        // The agent alone holds the socket that it listens on, in whichever PID namespace it is.
+        if crate::folder::is_deserted(folder) { Whereabouts::Over } else { Whereabouts::Elsewhere }
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        boot().is_ok_and(|boot| boot == self.boot)
+            && !self.namespace.is_empty()
+            && self.namespace != namespace()
+    }
+
+    /// The process, if it still runs in this PID namespace.
     pub fn find(&self) -> Option<Agent> {
-        if boot().ok()? != self.boot {
+        if boot().ok()? != self.boot || self.is_elsewhere() {
             return None;
         }
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
@@ -94,6 +124,11 @@ impl Identity {
 
 fn boot() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+/// The PID namespace of this process.
+fn namespace() -> String {
+    std::fs::read_link("/proc/self/ns/pid").map(|name| name.display().to_string()).unwrap_or_default()
 }
 
 /// Start time of a process: the 22nd field of its `stat`, the 20th after its name in parentheses.
@@ -119,6 +154,26 @@ mod tests {
         own.started -= 1;
         own.boot.push('x');
         assert!(own.find().is_none());
+    }
+
+    #[test]
+    fn one_of_another_pid_namespace_is_not_taken_for_dead() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = std::fs::File::open(temp.path()).unwrap();
+        let mut own = Identity::of(std::process::id()).unwrap();
+        assert!(matches!(own.whereabouts(&folder), Whereabouts::Here(_)));
+        own.namespace = "pid:[1]".into();
+        assert!(own.find().is_none());
+        assert!(matches!(own.whereabouts(&folder), Whereabouts::Elsewhere), "there is no socket to ask");
+        let listener = std::os::unix::net::UnixListener::bind(temp.path().join("host.sock")).unwrap();
+        assert!(matches!(own.whereabouts(&folder), Whereabouts::Elsewhere));
+        drop(listener);
+        assert!(matches!(own.whereabouts(&folder), Whereabouts::Over), "nobody listens any more");
+        own.boot.push('x');
+        assert!(matches!(own.whereabouts(&folder), Whereabouts::Over));
+        // As it was written down before.
+        own = Identity { namespace: String::new(), ..Identity::of(std::process::id()).unwrap() };
+        assert!(matches!(own.whereabouts(&folder), Whereabouts::Here(_)));
     }
 
     #[test]

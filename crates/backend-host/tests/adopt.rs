@@ -112,3 +112,71 @@ async fn nothing_is_left_when_it_cannot_start() {
     std::fs::write(blocked.data(), "no folder").unwrap();
     assert_eq!(blocked.restricted().open(&ephemeral()).await.err().unwrap().code(), "data-dir");
 }
+
+#[tokio::test]
+async fn a_silent_one_is_not_dead_and_can_be_ended() {
+    let here = Here::new();
+    let backend = here.restricted();
+    let spec = lasting();
+    let sandbox = open(&backend, &spec).await;
+    let folder = here.run().join(spec.id().as_str());
+    let record = std::fs::read(folder.join("host.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    let pid = i32::try_from(record["process"]["pid"].as_u64().unwrap()).unwrap();
+    let signal = |signal| {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, signal).unwrap();
+    };
+    signal(rustix::process::Signal::STOP);
+    let other = here.restricted();
+    for error in [
+        other.find(&spec.id()).await.err().unwrap(),
+        other.adopt(&spec).await.err().unwrap(),
+        other.open(&spec).await.err().unwrap(),
+    ] {
+        assert_eq!((error.kind(), error.code()), ("unavailable", "sandbox-silent"));
+        let said = error.diagnosis();
+        assert!(said.cause.as_ref().unwrap().contains(&pid.to_string()) && said.fix.is_some(), "{said:?}");
+    }
+    assert!(other.list().await.unwrap()[0].running);
+    signal(rustix::process::Signal::CONT);
+    assert!(other.find(&spec.id()).await.unwrap().is_some());
+    assert_eq!(said(&*sandbox, "echo on").await, "on\n");
+    // In another PID namespace it can be neither used nor ended.
+    let mut elsewhere = record.clone();
+    elsewhere["process"]["namespace"] = "pid:[1]".into();
+    std::fs::write(folder.join("host.json"), elsewhere.to_string()).unwrap();
+    for error in [
+        other.find(&spec.id()).await.err().unwrap(),
+        other.adopt(&spec).await.err().unwrap(),
+        other.open(&spec).await.err().unwrap(),
+        other.remove(&spec.id()).await.err().unwrap(),
+    ] {
+        assert_eq!((error.kind(), error.code()), ("unavailable", "sandbox-elsewhere"));
+    }
+    assert!(other.list().await.unwrap()[0].running);
+    std::fs::write(folder.join("host.json"), record.to_string()).unwrap();
+    signal(rustix::process::Signal::STOP);
+    other.remove(&spec.id()).await.unwrap();
+    assert!(here.run_folders().is_empty());
+    assert!(other.find(&spec.id()).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn it_is_closed_only_if_idle() {
+    let here = Here::new();
+    let backend = here.restricted();
+    let spec = lasting();
+    let sandbox = open(&backend, &spec).await;
+    let marker = Marker::new();
+    let mut request = shell(marker.sleep());
+    request.background = true;
+    drop(sandbox.exec(request).await.unwrap());
+    marker.becomes(1).await;
+    let found = here.restricted().find(&spec.id()).await.unwrap().unwrap();
+    assert!(!found.close_if_idle().await.unwrap());
+    found.stop(found.processes().await.unwrap()[0].id).await.unwrap();
+    assert!(found.close_if_idle().await.unwrap());
+    assert!(here.run_folders().is_empty());
+    assert!(sandbox.close_if_idle().await.unwrap(), "one that has ended is closed");
+}

@@ -208,7 +208,7 @@ async fn a_killed_agent_takes_its_commands_along_and_a_new_one_comes() {
 }
 
 #[tokio::test]
-async fn a_stopped_agent_is_replaced() {
+async fn a_stopped_agent_is_ended_and_replaced() {
     let here = Here::new();
     let spec = lasting();
     let backend = here.restricted();
@@ -216,8 +216,12 @@ async fn a_stopped_agent_is_replaced() {
     let marker = Marker::new();
     run(&*sandbox, shell(format!("{} & :", marker.sleep()))).await;
     kill(agent_pid(&here), Signal::STOP);
+    // It may be in use: that it ends is for somebody to say.
+    assert_eq!(backend.open(&spec).await.err().unwrap().code(), "sandbox-silent");
+    assert_eq!(marker.pids().len(), 1);
+    backend.remove(&spec.id()).await.unwrap();
+    assert_eq!(marker.pids(), [0; 0]);
     let again = open(&backend, &spec).await;
     assert!(again.is_new());
-    assert_eq!(marker.pids(), [0; 0]);
     close(&here, again).await;
 }
