@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use moltis_sandbox::{Ending, Lifetime};
+use moltis_sandbox::{Backend, Ending, Lifetime};
 use rustix::process::Signal;
 
 use crate::common::*;
