@@ -249,9 +249,7 @@ fn a_copy_goes_both_ways() {
 fn work_with_files_counts_as_use_of_the_session() {
     let place = Place::new();
     let _session = Session::start(&place, "used");
-    let used = || {
-        place.run(["session", "show", "used", "--json"]).json()["session"]["lastUsedMillis"].as_u64().unwrap()
-    };
+    let used = || place.run(["session", "show", "used", "--json"]).json()["lastUsedMillis"].as_u64().unwrap();
     let mut last = used();
     for args in [&["files", "list", "--session", "used"][..], &["cp", "/dev/null", "used:/tmp/x"]] {
         std::thread::sleep(std::time::Duration::from_millis(2));
