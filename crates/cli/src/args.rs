@@ -5,15 +5,13 @@ mod history;
 mod process;
 mod sandbox;
 mod session;
+mod usage;
+mod words;
 
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
-use moltis_sandbox::Diagnosis;
+use clap::{Args, Parser, Subcommand, ValueHint};
 
 use crate::failure::Statuses;
 
@@ -22,6 +20,7 @@ pub use history::History;
 pub use process::{Input, List, Output, Process, Stop, Which};
 pub use sandbox::{Explain, Names, Prune, Sandbox};
 pub use session::{Rm, Session, Set, Show};
+pub use usage::{status_at_fault, usage_error};
 
 /// Runs shell commands that a language model wrote, without handing it the machine.
 #[derive(Parser)]
@@ -33,14 +32,34 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Heading of the flags that every command takes.
+const GLOBAL: &str = "Global options";
+
+/// After all others.
+const LAST: usize = 1000;
+
 /// Flags that every command takes.
 #[derive(Args, Clone)]
 pub struct Global {
     /// Configuration file [default: moltis.toml in the user's configuration directory, if it is there]
-    #[arg(long, global = true, value_name = "FILE")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        value_hint = ValueHint::FilePath,
+        help_heading = GLOBAL,
+        display_order = LAST
+    )]
     pub config: Option<PathBuf>,
-    /// Where Moltis keeps its state [default: ~/.moltis]
-    #[arg(long, global = true, value_name = "DIR")]
+    /// Where Moltis keeps its state [default: $MOLTIS_DATA_DIR, else ~/.moltis]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        value_hint = ValueHint::DirPath,
+        help_heading = GLOBAL,
+        display_order = LAST
+    )]
     pub data_dir: Option<PathBuf>,
 }
 
@@ -117,7 +136,7 @@ pub struct Exec {
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
     /// File of NAME=VALUE lines
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub env_file: Vec<PathBuf>,
     /// Directory inside the sandbox to run it in, from the root
     #[arg(long, value_name = "PATH")]
@@ -131,6 +150,9 @@ pub struct Exec {
     /// Run it on a terminal, and let it read from the keyboard
     #[arg(long, short = 't', conflicts_with = "json")]
     pub tty: bool,
+    /// Do not read standard input, as in a loop that reads it
+    #[arg(long, short = 'n', conflicts_with = "tty")]
+    pub no_stdin: bool,
 }
 
 /// Which session a command is for.
@@ -148,16 +170,16 @@ pub struct SessionFlags {
 #[derive(Args)]
 pub struct SandboxFlags {
     /// Backend to run it in, `auto` for the strongest one here
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = words::BACKENDS)]
     pub backend: Option<String>,
     /// Finished image to run it in
     #[arg(long, value_name = "IMAGE")]
     pub image: Option<String>,
-    /// What it may reach: blocked, trusted or open
-    #[arg(long, value_name = "POLICY")]
+    /// What it may reach
+    #[arg(long, value_name = "POLICY", value_parser = words::NETWORKS)]
     pub network: Option<String>,
     /// Directory to show at /workspace, read-only unless :rw is added
-    #[arg(long, value_name = "DIR[:ro|rw]")]
+    #[arg(long, value_name = "DIR[:ro|rw]", value_hint = ValueHint::DirPath)]
     pub workspace: Option<OsString>,
     /// Memory for the whole sandbox, as in 512M
     #[arg(long, value_name = "SIZE")]
@@ -197,7 +219,7 @@ pub struct Shell {
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
     /// File of NAME=VALUE lines
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub env_file: Vec<PathBuf>,
     /// Directory inside the sandbox to start in, from the root
     #[arg(long, value_name = "PATH")]
@@ -239,48 +261,4 @@ pub struct Json {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// Prints what clap has to say. Help and version are no errors; a usage error of `exec` is 125, of all else 2.
-pub fn usage_error(error: &clap::Error) -> ExitCode {
-    let words: Vec<_> = std::env::args_os().skip(1).collect();
-    let before = words.iter().take_while(|word| *word != "--");
-    if error.use_stderr() && before.clone().any(|word| word == "--json") {
-        let message = error.render().to_string();
-        let message = message.strip_prefix("error: ").unwrap_or(&message).trim().to_owned();
-        let diagnosis = Diagnosis::new("usage", message).fix("see --help");
-        // A reader that is gone cannot be told.
-        let _ = crate::output::print_json(&serde_json::json!({ "kind": "invalid", "error": diagnosis }));
-    } else {
-        // Nothing can be done about a closed stderr here.
-        let _ = error.print();
-    }
-    if !error.use_stderr() {
-        return ExitCode::SUCCESS;
-    }
-    if !runs_a_command(words.iter().cloned()) {
-        return ExitCode::from(2);
-    }
-    if matches!(error.kind(), ErrorKind::UnknownArgument) {
-        // As above.
-        let _ = writeln!(
-            std::io::stderr(),
-            "\nA line for the shell is one quoted word; a program with arguments follows `--`."
-        );
-    }
-    ExitCode::from(125)
-}
-
-/// Whether the command line, which could not be parsed, means `exec` or `shell`: the first word that is no global flag
-/// nor its value.
-fn runs_a_command(mut words: impl Iterator<Item = OsString>) -> bool {
-    while let Some(word) = words.next() {
-        match word.to_str() {
-            Some("exec" | "shell") => return true,
-            Some("--config" | "--data-dir") => drop(words.next()),
-            Some(flag) if flag.starts_with('-') => {}
-            _ => return false,
-        }
-    }
-    false
 }

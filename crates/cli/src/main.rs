@@ -15,6 +15,7 @@ mod copy;
 mod drive;
 mod environment;
 mod failure;
+mod fault;
 mod flags;
 mod output;
 mod place;
@@ -30,27 +31,36 @@ mod transfer;
 use std::process::ExitCode;
 
 use clap::Parser;
+use failure::Failure;
+use tokio::runtime::{Builder, Runtime};
 
 fn main() -> ExitCode {
+    fault::tell_panics();
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return args::usage_error(&error),
+        Err(error) => return args::usage_error(error),
     };
     let statuses = cli.command.statuses();
     // One command at a time runs here: what blocks for a moment holds nobody up.
     moltis_sandbox::blocking::allow_here();
-    let result = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => {
-            let result = runtime.block_on(commands::run(cli));
-            // Its threads are not waited for: the process ends.
-            runtime.shutdown_background();
-            result
-        }
-        Err(error) => Err(failure::Failure::runtime(error)),
-    };
+    let result = start().and_then(|runtime| {
+        let result = runtime.block_on(commands::run(cli));
+        // Its threads are not waited for: the process ends.
+        runtime.shutdown_background();
+        result
+    });
     match result {
         // A thread may still sit in a blocking read of standard input: leave without waiting for it.
         Ok(status) => std::process::exit(status),
         Err(failure) => std::process::exit(failure.report(statuses)),
     }
+}
+
+fn start() -> Result<Runtime, Failure> {
+    fault::see_descriptors()?;
+    let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::runtime)?;
+    let inside = runtime.enter();
+    fault::outlive_full_files();
+    drop(inside);
+    Ok(runtime)
 }

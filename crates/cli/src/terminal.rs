@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
 
 use moltis_sandbox::Diagnosis;
 use moltis_sandbox::exec::TerminalSize;
@@ -13,6 +14,20 @@ use rustix::process::{Signal, getpid, kill_process};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
+
+/// The mode that a fault of ours puts back, when nothing is dropped any more.
+static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+/// Puts back the mode that was there before any raw mode of ours.
+pub fn put_back() {
+    // Whoever holds it at such a moment has not changed the mode yet.
+    if let Ok(remembered) = BEFORE.try_lock()
+        && let Some(before) = &*remembered
+    {
+        // The terminal may be gone.
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
+    }
+}
 
 /// Raw mode of standard input; dropping it puts the old mode back.
 pub struct RawMode {
@@ -27,6 +42,9 @@ impl RawMode {
         let before = tcgetattr(&stdin).map_err(|_| not_a_terminal())?;
         let mut raw = before.clone();
         raw.make_raw();
+        if let Ok(mut remembered) = BEFORE.lock() {
+            *remembered = Some(before.clone());
+        }
         tcsetattr(&stdin, OptionalActions::Now, &raw).map_err(|_| not_a_terminal())?;
         Ok(Self { before, raw })
     }

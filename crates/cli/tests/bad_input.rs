@@ -87,6 +87,39 @@ fn usage_errors_have_the_status_of_their_command() {
 }
 
 #[test]
+fn habits_from_elsewhere_are_answered() {
+    let place = Place::new();
+    for (line, status, first) in [
+        ("exec -it name bash", 125, "there is no `-i`: `--tty` (`-t`) runs"),
+        ("exec -v /a:/b true", 125, "there is no `-v`: show a directory with `--workspace DIR[:rw]`"),
+        ("exec --volume=/a:/b true", 125, "there is no `--volume`: show a directory"),
+        ("exec --mount x true", 125, "there is no `--mount`: show a directory"),
+        ("exec -eA=1 true", 125, "there is no `-e`: set a variable with `--env"),
+        ("shell -w /tmp", 125, "there is no `-w`: say where to run with `--cwd"),
+        ("exec -u root id", 125, "there is no `-u`: commands run as the sandbox's own user"),
+        ("exec --rm true", 125, "there is no `--rm`: a sandbox without --session goes by itself"),
+        ("exec --name x true", 125, "there is no `--name`: name a sandbox that stays with `--session"),
+        ("exec -d true", 125, "there is no `-d`: leave it running with `--session KEY --background`"),
+        ("exec ls -l", 125, "unexpected argument '-l' found"),
+        ("ps", 2, "there is no command `ps`: `moltis sandbox ps`"),
+        ("--data-dir x list", 2, "there is no command `list`: `moltis sandbox ps`"),
+        ("stop x", 2, "there is no command `stop`: `moltis sandbox stop`"),
+        ("rm x", 2, "there is no command `rm`: `moltis sandbox rm`"),
+        ("run x", 2, "there is no command `run`: `moltis exec`"),
+        ("sandbox ls", 2, "there is no command `ls`: `moltis sandbox ps`"),
+    ] {
+        let ran = place.run(line.split(' '));
+        assert_eq!((ran.status, &*ran.stdout), (Some(status), ""), "{line}: {ran:?}");
+        assert!(ran.stderr.starts_with(&format!("error: {first}")), "{line}: {ran:?}");
+        assert!(!ran.stderr.contains("as a value"), "{line}: {ran:?}");
+        assert_eq!(ran.stderr.contains("one quoted word"), line.starts_with("exec"), "{line}: {ran:?}");
+    }
+    let error = &place.run(["exec", "--json", "-e", "A=1", "true"]).json()["error"];
+    assert_eq!((&error["code"], &error["message"]), (&"usage".into(), &"there is no `-e`".into()));
+    assert_eq!(error["fix"], "set a variable with `--env NAME[=VALUE]`");
+}
+
+#[test]
 fn workspaces_that_are_refused() {
     let place = Place::new();
     let workspace = |path: &str| place.exec(["--workspace", path, "true"]);

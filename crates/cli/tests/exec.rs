@@ -87,6 +87,20 @@ fn output_comes_while_the_command_runs() {
 }
 
 #[test]
+fn input_is_left_alone_where_that_is_asked() {
+    let place = Place::new();
+    let input = place.path("input");
+    std::fs::write(&input, "a\nb\n").unwrap();
+    for (flag, lines) in [("-n", "a\nb\n"), ("--no-stdin", "a\nb\n"), ("", "a\n")] {
+        let line = format!(
+            "while read x; do $moltis exec --backend namespaces {flag} 'cat >/dev/null'; echo $x; done"
+        );
+        let output = place.shell(&line).stdin(std::fs::File::open(&input).unwrap()).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), lines, "{flag}");
+    }
+}
+
+#[test]
 fn binary_output_is_untouched() {
     let place = Place::new();
     let output =
@@ -431,4 +445,26 @@ fn wait_until(what: &str, holds: impl Fn() -> bool) {
 fn interrupt(child: &std::process::Child) {
     let pid = rustix::process::Pid::from_child(child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+}
+
+#[test]
+fn json_tells_the_status_that_we_end_with() {
+    let place = Place::new();
+    let mut child =
+        place.exec_command(["--json", "echo first; sleep 20"]).stdout(Stdio::piped()).spawn().unwrap();
+    // It prints nothing before its end.
+    let begun = Instant::now();
+    while place.left_running().is_empty() && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    interrupt(&child);
+    let mut told = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(
+        (&told["exitCode"], &told["cancelled"], &told["stdout"]),
+        (&json!(130), &json!(true), &json!("first\n"))
+    );
 }

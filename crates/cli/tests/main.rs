@@ -5,6 +5,7 @@ mod bad_input;
 mod completions;
 mod config;
 mod exec;
+mod fault;
 mod files;
 mod json;
 mod lasting;

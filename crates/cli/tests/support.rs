@@ -58,6 +58,15 @@ impl Place {
         command
     }
 
+    /// A line for a shell, which has the same environment and knows the program as `$moltis`.
+    pub fn shell(&self, line: &str) -> Command {
+        let mut shell = Command::new("sh");
+        shell.env_clear().args(["-c", line]).env("moltis", env!("CARGO_BIN_EXE_moltis")).stdin(Stdio::null());
+        let moltis = self.moltis([] as [&str; 0]);
+        shell.envs(moltis.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell
+    }
+
     /// Runs it; gives the exit status and what it printed.
     pub fn run<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
         self.moltis(args).output().unwrap().into()

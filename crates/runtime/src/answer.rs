@@ -45,6 +45,8 @@ pub struct Answer {
     pub sandbox_id: SandboxId,
     /// How it ended.
     pub outcome: Outcome,
+    /// What a shell would show: [`Outcome::exit_code`], or 128 + n if signal n to the caller ended it.
+    pub exit_code: i32,
     /// Standard output, or the terminal's.
     pub stdout: Collected,
     /// Standard error.
@@ -67,7 +69,6 @@ struct Json<'a> {
     session: Option<&'a SessionKey>,
     backend: BackendName,
     sandbox_id: &'a SandboxId,
-    /// What a shell would show: the code, 128 + signal, or 124 after a time-out.
     exit_code: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     signal: Option<i32>,
@@ -110,7 +111,7 @@ impl Serialize for Answer {
             session: self.session.as_ref(),
             backend: self.backend,
             sandbox_id: &self.sandbox_id,
-            exit_code: outcome.exit_code(),
+            exit_code: self.exit_code,
             signal: match outcome.status {
                 Status::Signal(signal) => Some(signal),
                 Status::Code(_) => None,

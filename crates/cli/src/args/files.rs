@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueHint};
 
 /// `moltis files`.
 #[derive(Subcommand)]
@@ -58,6 +58,7 @@ pub struct FilesGet {
     /// The file or folder
     pub path: OsString,
     /// Where it goes, `-` for standard output [default: here, by its name]
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub local: Option<OsString>,
     /// Replace files that are there, and merge folders
     #[arg(long)]
@@ -70,6 +71,7 @@ pub struct FilesGet {
 #[derive(Args)]
 pub struct FilesPut {
     /// The file or folder here, `-` for standard input
+    #[arg(value_hint = ValueHint::AnyPath)]
     pub local: OsString,
     /// Where it goes [default: among all managed files, by its name; of a session, into its home]
     #[arg(required_if_eq("local", "-"))]
@@ -140,10 +142,10 @@ Examples:
 )]
 pub struct Cp {
     /// What is copied
-    #[arg(value_name = "SOURCE")]
+    #[arg(value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub from: OsString,
     /// Where it goes
-    #[arg(value_name = "TARGET")]
+    #[arg(value_name = "TARGET", value_hint = ValueHint::AnyPath)]
     pub to: OsString,
     /// The session, whose paths are then written as `:/PATH`
     #[arg(long, value_name = "KEY")]

@@ -3,9 +3,9 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueHint};
 
-use super::{Json, SandboxFlags};
+use super::{Json, SandboxFlags, words};
 
 #[derive(Subcommand)]
 pub enum Session {
@@ -59,10 +59,10 @@ pub struct Set {
     #[arg(long, value_name = "NAME[=VALUE]")]
     pub env: Vec<OsString>,
     /// File of NAME=VALUE lines
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub env_file: Vec<PathBuf>,
     /// Whether its commands run in a sandbox at all
-    #[arg(long = "sandbox", value_name = "on|off")]
+    #[arg(long = "sandbox", value_name = "WORD", value_parser = words::SWITCH)]
     pub enabled: Option<String>,
     /// Time without use after which its sandbox ends, as in 2h
     #[arg(long, value_name = "TIME")]
@@ -73,8 +73,8 @@ pub struct Set {
     /// Domain that `trusted` never lets through; all of them together are the session's list
     #[arg(long, value_name = "PATTERN")]
     pub denied_domain: Vec<String>,
-    /// What happens to a domain on neither list: deny or ask
-    #[arg(long, value_name = "WORD")]
+    /// What happens to a domain on neither list
+    #[arg(long, value_name = "WORD", value_parser = words::ON_UNKNOWN)]
     pub on_unknown: Option<String>,
     /// Instructions that a WASI module may execute
     #[arg(long, value_name = "N")]

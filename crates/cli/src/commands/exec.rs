@@ -57,7 +57,7 @@ fn request(runtime: &Runtime, args: &args::Exec) -> Result<ExecRequest, Failure>
     request.timeout = timeout.or_else(|| (!args.tty && !args.background).then(|| runtime.default_timeout()));
     request.background = args.background;
     // A background command's input is sent later.
-    request.stdin = args.background || stdin::wanted(args.tty);
+    request.stdin = args.background || (!args.no_stdin && stdin::wanted(args.tty));
     request.terminal = args.tty.then(terminal::size);
     if args.tty {
         // What the command draws is for our terminal; one that --env names wins.
@@ -190,6 +190,7 @@ async fn collected(
         backend: place.backend(),
         sandbox_id: place.sandbox().id().clone(),
         outcome,
+        exit_code: status,
         stdout: stdout.into(),
         stderr: stderr.into(),
         not_enforced: place.not_enforced().to_vec(),
