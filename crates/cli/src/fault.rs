@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Signal, getrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Statuses};
 use crate::{args, terminal};
 
 /// Descriptors that must be free: what the longest command opens at once, and room.
@@ -24,7 +24,7 @@ pub fn tell_panics() {
                 .cause(cause(panic))
                 .fix("report it, with this text and what you ran"),
         );
-        std::process::exit(failure.report(status));
+        std::process::exit(failure.report(Statuses { usage: status, fault: status }));
     }));
 }
 
