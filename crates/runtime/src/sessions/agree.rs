@@ -1,6 +1,7 @@
 //! Whether what a request says of a session agrees with what the session is, and what a new session stores of it.
 
 use moltis_config::Config;
+use moltis_config::value::number::write_size;
 use moltis_sandbox::{Diagnosis, Error, MountMode, Result, SessionKey};
 
 use crate::settings::{self, NamedWorkspace, Overrides};
@@ -53,7 +54,7 @@ pub fn agree(key: &SessionKey, asked: &Overrides, stored: &Overrides, config: &C
     }
     if let Some(asked) = asked.memory {
         let is = stored.memory.map(|s| s.value).or(sandbox.resource_limits.memory_limit.map(|s| s.value));
-        differ.compare("memory", Some(asked.value), is, number);
+        differ.compare("memory", Some(asked.value), is, |size| size.map_or(String::new(), write_size));
     }
     if let Some(asked) = asked.cpus {
         let is = stored.cpus.map(|s| s.value).or(sandbox.resource_limits.cpu_quota.map(|s| s.value));
