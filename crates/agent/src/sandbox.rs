@@ -113,6 +113,10 @@ impl Sandbox for AgentSandbox {
         self.is_new
     }
 
+    fn directory(&self) -> Option<GuestPath> {
+        self.place.cwd.clone()
+    }
+
     async fn activity(&self) -> Result<Activity> {
         let status = status(&*self.transport, self.patience).await?;
         Ok(Activity {

@@ -318,6 +318,34 @@ fn a_copy_that_is_broken_off_leaves_nothing() {
 }
 
 #[test]
+fn without_a_path_the_folder_of_the_commands_is_meant() {
+    let place = Place::new();
+    let local = place.path("note.txt");
+    fs::write(&local, "hello\n").unwrap();
+    for backend in ["namespaces", "restricted-host"] {
+        let sh = |line: &str| place.run(["exec", "--backend", backend, "--session", backend, line]);
+        let ran = sh("touch here");
+        assert_eq!(ran.status, Some(0), "{ran:?}");
+        let put = place.run(["files", "put", "--session", backend, local.to_str().unwrap()]);
+        assert_eq!(put.status, Some(0), "{put:?}");
+        assert_eq!(sh("cat note.txt").stdout, "hello\n");
+        let listed = place.run(["files", "list", "--session", backend]).stdout;
+        assert!(listed.contains(" here\n") && listed.contains(" note.txt\n"), "{listed}");
+        assert_eq!(place.run(["session", "rm", backend]).status, Some(0));
+    }
+}
+
+#[test]
+fn folders_that_are_closed_to_their_owner_are_removed() {
+    let place = Place::new();
+    let session = Session::start(&place, "closed");
+    session.sh("cd /tmp; mkdir -p t/a/b t/c/d; touch t/a/b/f t/c/d/f; chmod 0 t/a/b t/a; chmod 500 t/c/d t");
+    let ran = place.run(["files", "remove", "-r", "--session", "closed", "/tmp/t"]);
+    ran.without_promises().is(0, "", "");
+    assert_eq!(session.sh("ls -A /tmp"), "");
+}
+
+#[test]
 fn copies_that_cannot_be() {
     let place = Place::new();
     refused(&place.run(["cp", "a", "b"]), 2, "usage", "neither end");

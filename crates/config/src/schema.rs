@@ -156,9 +156,9 @@ section! {
 section! {
     /// File tools; shell commands do not obey these lists
     Fs ("tools.fs", config => config.tools.fs) {
-        /// Paths that file tools may touch; empty: all that the sandbox shows
+        /// Paths that file tools may touch, at any depth without a slash in front; empty: all that the sandbox shows
         allow_paths: required List<GlobFormat> = Vec::<Glob>::new(), "";
-        /// Paths that file tools never touch; wins over `allow_paths`
+        /// Paths that file tools never touch, at any depth without a slash in front; wins over `allow_paths`
         deny_paths: required List<GlobFormat> = Vec::<Glob>::new(), "";
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! A rule that matches a directory holds for all that is in it. Rules go by the path as it is written: a link inside a
 //! sandbox is not looked through, since every command there can read what file tools may not.
+//!
+//! A pattern without a slash in front counts from any directory. The directories on the way to what is allowed can be
+//! looked at and listed, which shows of them only the way and what is allowed.
 
 use std::sync::Arc;
 
@@ -39,7 +42,8 @@ impl FileRules {
     }
 
     fn of(allow: Vec<Glob>, deny: Vec<Glob>) -> Self {
-        Self(Arc::new(Lists { allow, deny }))
+        let plain = |globs: Vec<Glob>| globs.into_iter().map(without_ends).collect();
+        Self(Arc::new(Lists { allow: plain(allow), deny: plain(deny) }))
     }
 
     fn is_empty(&self) -> bool {
@@ -49,14 +53,28 @@ impl FileRules {
     /// Why a plain path may not be touched, if it may not.
     fn refusal(&self, path: &[u8]) -> Option<&'static str> {
         let Lists { allow, deny } = &*self.0;
-        let matches =
-            |globs: &[Glob]| globs.iter().any(|glob| above(path).any(|way| glob.is_match_bytes(way)));
+        let matches = |globs: &[Glob]| globs.iter().any(|glob| glob.covers(path));
         if matches(deny) {
             Some("a pattern of `deny_paths` matches it")
         } else if !allow.is_empty() && !matches(allow) {
             Some("no pattern of `allow_paths` matches it")
         } else {
             None
+        }
+    }
+
+    /// Whether a plain path lies on the way to what is allowed: a directory there can be looked at.
+    fn is_on_the_way(&self, path: &[u8]) -> bool {
+        let Lists { allow, deny } = &*self.0;
+        allow.iter().any(|glob| glob.is_below(path)) && !deny.iter().any(|glob| glob.covers(path))
+    }
+
+    /// Judges looking at something; whether only a directory may be looked at.
+    fn judge_look(&self, path: &GuestPath) -> Result<bool> {
+        match self.judge(path) {
+            Ok(()) => Ok(false),
+            Err(_) if plain(path).is_ok_and(|plain| self.is_on_the_way(&plain)) => Ok(true),
+            Err(refused) => Err(refused),
         }
     }
 
@@ -71,6 +89,18 @@ impl FileRules {
     }
 }
 
+/// A pattern without `./` in front and slashes at the end: paths are matched without.
+fn without_ends(glob: Glob) -> Glob {
+    let mut text = glob.as_str();
+    while let Some(rest) = text.strip_prefix("./") {
+        text = rest;
+    }
+    while text.len() > 1 && text.ends_with('/') {
+        text = &text[..text.len() - 1];
+    }
+    Glob::new(text).unwrap_or(glob)
+}
+
 /// A path without empty parts and `.`, as rules are matched against.
 fn plain(path: &GuestPath) -> Result<Vec<u8>> {
     let parts: Vec<_> =
@@ -79,13 +109,6 @@ fn plain(path: &GuestPath) -> Result<Vec<u8>> {
         return Err(denied(path.as_bytes(), "it holds `..`, so that no rule can tell where it leads"));
     }
     Ok([&b"/"[..], &parts.join(&b'/')].concat())
-}
-
-/// A path and all that it lies in, `/` among them.
-fn above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let slashes = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
-    let top = (path.len() > 1).then_some(&path[..1]);
-    slashes.map(|at| &path[..at]).chain([path]).chain(top)
 }
 
 fn denied(path: &[u8], why: &'static str) -> Error {
@@ -160,21 +183,27 @@ fn too_much(path: &[u8]) -> Error {
 #[async_trait]
 impl Files for RuledFiles<'_> {
     async fn stat(&self, path: &GuestPath, follow: bool) -> Result<Metadata> {
-        self.rules.judge(path)?;
-        self.files.stat(path, follow).await
+        let is_on_the_way = self.rules.judge_look(path)?;
+        let found = self.files.stat(path, follow).await?;
+        if is_on_the_way && found.kind != EntryKind::Directory {
+            self.rules.judge(path)?;
+        }
+        Ok(found)
     }
 
     async fn list(&self, path: &GuestPath) -> Result<EntryStream> {
-        self.rules.judge(path)?;
+        self.rules.judge_look(path)?;
         let entries = self.files.list(path).await?;
         if self.rules.is_empty() {
             return Ok(entries);
         }
         let (rules, path) = (self.rules.clone(), plain(path)?);
         Ok(Box::pin(entries.filter(move |entry| {
-            let is_seen = entry
-                .as_ref()
-                .map_or(true, |entry| rules.refusal(&within(&path, entry.name.as_encoded_bytes())).is_none());
+            let is_seen = entry.as_ref().map_or(true, |entry| {
+                let whole = within(&path, entry.name.as_encoded_bytes());
+                rules.refusal(&whole).is_none()
+                    || (entry.metadata.kind == EntryKind::Directory && rules.is_on_the_way(&whole))
+            });
             std::future::ready(is_seen)
         })))
     }
@@ -220,7 +249,10 @@ impl Files for RuledFiles<'_> {
     }
 
     async fn upload(&self, path: &GuestPath, tar: ByteStream) -> Result<TreeSummary> {
-        self.rules.judge(path)?;
+        // Into a directory on the way goes what is allowed there, but it is not made.
+        if self.rules.judge_look(path)? && self.files.stat(path, true).await?.kind != EntryKind::Directory {
+            self.rules.judge(path)?;
+        }
         let tar =
             if self.rules.is_empty() { tar } else { filtered(tar, self.rules.clone(), plain(path)?, true) };
         self.files.upload(path, tar).await
@@ -302,6 +334,45 @@ mod tests {
             assert_eq!(is_allowed(&both, text), expected, "{text}");
         }
         assert!(!is_allowed(&rules(&[], &["/"]), "/x"));
+    }
+
+    #[test]
+    fn a_pattern_without_a_slash_in_front_holds_at_any_depth() {
+        let denied = rules(&[], &["*.key", "a/b.txt", "./dot", "secrets/"]);
+        for text in ["/x.key", "/a/b/x.key", "/a/x.key/y", "/a/b.txt", "/z/a/b.txt", "/dot", "/q/secrets/x"] {
+            assert!(denied.judge(&path(text)).is_err(), "{text}");
+        }
+        for text in ["/x.keys", "/b.txt", "/za/b.txt", "/secretsx", "/"] {
+            assert!(denied.judge(&path(text)).is_ok(), "{text}");
+        }
+        let allowed = rules(&["*.md"], &[]);
+        assert!(allowed.judge(&path("/a/b.md")).is_ok() && allowed.judge(&path("/a/b.txt")).is_err());
+    }
+
+    #[tokio::test]
+    async fn folders_on_the_way_to_what_is_allowed_are_listed_and_not_read() {
+        let temp = tempfile::tempdir().unwrap();
+        for file in ["a/b/x", "a/secret", "other/y"] {
+            let file = temp.path().join(file);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, "k").unwrap();
+        }
+        let managed = ManagedFiles::new(std::fs::File::open(temp.path()).unwrap().into());
+        let files = RuledFiles::new(&managed, rules(&["/a/b/**"], &[]));
+        for (folder, seen) in [("/", "a"), ("/a", "b"), ("/a/b", "x")] {
+            let names: Vec<_> =
+                files.list(&path(folder)).await.unwrap().map(|entry| entry.unwrap().name).collect().await;
+            assert_eq!(names, [seen], "{folder}");
+            files.stat(&path(folder), false).await.unwrap();
+            assert!(files.download(&path(folder)).await.is_err(), "{folder}");
+            assert!(files.remove(&path(folder), true).await.is_err(), "{folder}");
+        }
+        assert_eq!(files.list(&path("/other")).await.err().unwrap().code(), "path-denied");
+        let tree = || async { managed.download(&path("/a/b")).await.unwrap() };
+        assert!(files.upload(&path("/a"), tree().await).await.is_err());
+        assert_eq!(files.upload(&path("/a/b/new"), tree().await).await.unwrap().entries, 1);
+        let file = RuledFiles::new(&managed, rules(&["/a/secret/x"], &[]));
+        assert_eq!(file.stat(&path("/a/secret"), false).await.unwrap_err().code(), "path-denied");
     }
 
     #[tokio::test]

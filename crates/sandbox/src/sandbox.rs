@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::exec::ProcessId;
-use crate::{Exec, ExecRequest, Files, Outcome, Result, SandboxId};
+use crate::{Exec, ExecRequest, Files, GuestPath, Outcome, Result, SandboxId};
 
 /// A two-way byte stream, such as a forwarded connection.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -62,6 +62,11 @@ pub trait Sandbox: Send + Sync {
 
     /// Whether this call of `open` made it (as opposed to finding it running).
     fn is_new(&self) -> bool;
+
+    /// Where commands run that name no directory, if that is known.
+    fn directory(&self) -> Option<GuestPath> {
+        None
+    }
 
     /// How much it is in use; asking is no use.
     async fn activity(&self) -> Result<Activity>;

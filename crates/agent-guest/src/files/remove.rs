@@ -1,6 +1,6 @@
 //! Removing an entry, or a whole tree.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use moltis_agent_protocol::message::{EntryKind, FailureCode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -38,8 +38,8 @@ pub fn remove(conn: &Connection, path: &[u8], recursive: bool) -> Result<()> {
     }
     match open(&above, name) {
         Ok(top) => walk(top, path, &mut Removal { conn, top: path, count: 0 })?,
-        // An empty directory that may not be read can still be removed.
-        Err(Errno::ACCESS) => {}
+        // One that is not ours may still be empty.
+        Err(Errno::ACCESS | Errno::PERM) => {}
         Err(e) => return Err(mount_or(e, path).into()),
     }
     Ok(rustix::fs::unlinkat(&above, name, AtFlags::REMOVEDIR).map_err(failed)?)
@@ -79,7 +79,7 @@ impl Visit for Removal<'_> {
             Ok(directory) => Ok(Some(directory)),
             Err(Errno::NOENT) => Ok(None),
             Err(Errno::NOTDIR | Errno::LOOP) => self.unlink(&found, AtFlags::empty()).map(|()| None),
-            Err(Errno::ACCESS) => self.unlink(&found, AtFlags::REMOVEDIR).map(|()| None),
+            Err(Errno::ACCESS | Errno::PERM) => self.unlink(&found, AtFlags::REMOVEDIR).map(|()| None),
             Err(e) => Err(mount_or(e, &self.whole(&found)).into()),
         }
     }
@@ -89,14 +89,30 @@ impl Visit for Removal<'_> {
     }
 }
 
-/// Opens a directory to empty it, unless it is a mount point: what is mounted in the sandbox is not the tree's.
+/// Opens a directory to empty it, unless it is a mount point: what is mounted in the sandbox is not the tree's. One that
+/// is closed to us, its owner, is opened by its mode.
 fn open(parent: impl AsFd, name: impl rustix::path::Arg + Copy) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let handle = handle(parent, name)?;
+    let stat = rustix::fs::fstat(&handle)?;
+    if !Mode::from_raw_mode(stat.st_mode).contains(Mode::RWXU)
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+    {
+        // By the handle, since the name could be made to mean something else.
+        rustix::fs::chmod(format!("/proc/self/fd/{}", handle.as_raw_fd()), Mode::RWXU)?;
+    }
+    rustix::fs::openat(&handle, c".", READ, Mode::empty())
+}
+
+const READ: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A mere handle of a directory of the same mount.
+fn handle(parent: impl AsFd, name: impl rustix::path::Arg + Copy) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
     match rustix::fs::openat2(&parent, name, flags, Mode::empty(), resolve) {
         // Filtered, as in a sandbox, or old.
         Err(Errno::NOSYS) => {
-            let directory = object::directory(&parent, name)?;
+            let directory = rustix::fs::openat(&parent, name, flags, Mode::empty())?;
             if mount_of(&directory)? == mount_of(&parent)? { Ok(directory) } else { Err(Errno::XDEV) }
         }
         other => other,

@@ -37,7 +37,7 @@ pub struct FilesFlags {
 /// `moltis files list`.
 #[derive(Args)]
 pub struct FilesList {
-    /// The folder [default: all managed files; of a session, its home]
+    /// The folder [default: all managed files; of a session, where its commands run]
     pub path: Option<OsString>,
     #[command(flatten)]
     pub flags: FilesFlags,
@@ -73,7 +73,7 @@ pub struct FilesPut {
     /// The file or folder here, `-` for standard input
     #[arg(value_hint = ValueHint::AnyPath)]
     pub local: OsString,
-    /// Where it goes [default: among all managed files, by its name; of a session, into its home]
+    /// Where it goes [default: among all managed files, by its name; of a session, where its commands run]
     #[arg(required_if_eq("local", "-"))]
     pub path: Option<OsString>,
     /// Replace files that are there, and merge folders

@@ -23,8 +23,8 @@ use crate::{flags, render};
 /// Bytes of names that are held to be sorted, and of content that is shown as JSON.
 const MAX_HELD: usize = 16 * 1024 * 1024;
 
-/// Home of a session's sandbox.
-const HOME: &str = "/home/sandbox/";
+/// Home of most sandboxes.
+const HOME: &str = "/home/sandbox";
 
 /// Runs one of them; gives the exit status.
 pub async fn run(global: &Global, command: args::Files) -> Result<i32, Failure> {
@@ -59,8 +59,9 @@ async fn dispatch(global: &Global, command: args::Files) -> Result<i32, Failure>
         Done::Told(number) => return Ok(128 + number),
     };
     let rules = FileRules::new(runtime.config());
+    let default = target.directory()?;
     let done = transfer::run(&mut signals, async |breaker| {
-        plan.carry_out(&RuledFiles::new(target.files(), rules), json, &breaker).await
+        plan.carry_out(&RuledFiles::new(target.files(), rules), default, json, &breaker).await
     });
     match done.await? {
         Done::Done(status) => Ok(status),
@@ -101,6 +102,16 @@ impl Target {
             Self::Session(place) => place.sandbox().files(),
         }
     }
+
+    /// Where things are whose path is not given: all managed files, or where the session's commands run.
+    fn directory(&self) -> Result<GuestPath, Failure> {
+        match self {
+            Self::Managed(_) => copy::remote_path(OsStr::new("/"), None),
+            Self::Session(place) => {
+                place.sandbox().directory().map_or_else(|| copy::remote_path(OsStr::new(HOME), None), Ok)
+            }
+        }
+    }
 }
 
 /// How paths are written.
@@ -112,18 +123,14 @@ impl Paths {
     fn read(&self, text: &OsStr) -> Result<GuestPath, Failure> {
         copy::remote_path(text, self.is_managed.then_some("/"))
     }
-
-    fn default(&self) -> Result<GuestPath, Failure> {
-        self.read(OsStr::new(if self.is_managed { "/" } else { HOME }))
-    }
 }
 
-/// What is to be done.
+/// What is to be done. Where no path was given it is for the target to say.
 enum Plan {
-    List(GuestPath),
+    List(Option<GuestPath>),
     Show(GuestPath),
     Get { from: GuestPath, to: Local, overwrite: bool },
-    Put { from: Local, to: GuestPath, overwrite: bool },
+    Put { from: Local, to: Option<GuestPath>, overwrite: bool },
     Mkdir { path: GuestPath, parents: bool },
     Move { from: GuestPath, to: GuestPath, overwrite: bool },
     Remove { paths: Vec<GuestPath>, recursive: bool },
@@ -133,7 +140,7 @@ impl Plan {
     fn new(command: &args::Files, paths: &Paths) -> Result<Self, Failure> {
         Ok(match command {
             args::Files::List(args) => {
-                Self::List(args.path.as_deref().map_or_else(|| paths.default(), |path| paths.read(path))?)
+                Self::List(args.path.as_deref().map(|path| paths.read(path)).transpose()?)
             }
             args::Files::Show(args) => Self::Show(paths.read(&args.path)?),
             args::Files::Get(args) => Self::Get {
@@ -143,7 +150,7 @@ impl Plan {
             },
             args::Files::Put(args) => Self::Put {
                 from: Local::of(&args.local),
-                to: args.path.as_deref().map_or_else(|| paths.default(), |path| paths.read(path))?,
+                to: args.path.as_deref().map(|path| paths.read(path)).transpose()?,
                 overwrite: args.overwrite,
             },
             args::Files::Mkdir(args) => Self::Mkdir { path: paths.read(&args.path)?, parents: args.parents },
@@ -166,16 +173,23 @@ impl Plan {
         }
     }
 
-    async fn carry_out(self, files: &dyn Files, json: bool, breaker: &Breaker) -> Result<i32, Failure> {
+    async fn carry_out(
+        self,
+        files: &dyn Files,
+        default: GuestPath,
+        json: bool,
+        breaker: &Breaker,
+    ) -> Result<i32, Failure> {
         let answer = |value: Value| if json { output::print_json(&value) } else { Ok(0) };
         match self {
-            Self::List(path) => list(files, &path, json).await,
+            Self::List(path) => list(files, &path.unwrap_or(default), json).await,
             Self::Show(path) => show(files, &path, json, breaker).await,
             Self::Get { from, to, overwrite } => {
                 let copied = copy::fetch(files, &from, &to, overwrite, breaker).await?;
                 report(Done::Done(copied), json, to == Local::Standard)
             }
             Self::Put { from, to, overwrite } => {
+                let to = to.unwrap_or(default);
                 copy::send(files, &from, &to, overwrite, breaker).await?.report(json)
             }
             Self::Mkdir { path, parents } => {

@@ -73,6 +73,38 @@ impl Glob {
         at[path.len()]
     }
 
+    /// Whether it matches the plain absolute path or something that it lies in. A glob without a slash in front counts
+    /// from any part of the path.
+    pub fn covers(&self, path: &[u8]) -> bool {
+        let is_anchored = self.tokens.first() == Some(&Token::Byte(b'/'));
+        let mut at = vec![false; path.len() + 1];
+        at[0] = true;
+        if !is_anchored {
+            for i in 1..at.len() {
+                at[i] = path[i - 1] == b'/';
+            }
+        }
+        for token in &self.tokens {
+            at = step(token, &at, path);
+        }
+        // The top itself ends with its slash.
+        (1..at.len()).any(|end| at[end] && (end == 1 || end == path.len() || path[end] == b'/'))
+    }
+
+    /// Whether the plain absolute path is a directory on the way to what a glob from the root spells out before its
+    /// first wildcard.
+    pub fn is_below(&self, path: &[u8]) -> bool {
+        if self.tokens.first() != Some(&Token::Byte(b'/')) {
+            return false;
+        }
+        let spelled = self.tokens.iter().map_while(|token| match token {
+            Token::Byte(byte) => Some(*byte),
+            _ => None,
+        });
+        let spelled: Vec<u8> = spelled.collect();
+        path == b"/" || spelled.strip_prefix(path).is_some_and(|rest| rest.starts_with(b"/"))
+    }
+
     /// What stays read-only in a writable workspace unless told otherwise.
     pub fn workspace_protect() -> Vec<Self> {
         let names = [
@@ -286,6 +318,45 @@ mod tests {
         ];
         for (glob, path, expected) in cases {
             assert_eq!(Glob::new(glob).unwrap().is_match(path), expected, "{glob} {path}");
+        }
+    }
+
+    #[test]
+    fn globs_cover_what_lies_in_what_they_match() {
+        let cases = [
+            ("a.key", "/a.key", true),
+            ("a.key", "/x/y/a.key/z", true),
+            ("a.key", "/xa.key", false),
+            ("a.key", "/a.keys", false),
+            ("*.key", "/x/a.key", true),
+            ("a/b", "/x/a/b", true),
+            ("a/b", "/xa/b", false),
+            ("/a", "/a/b", true),
+            ("/a", "/x/a", false),
+            ("/", "/x", true),
+            ("**", "/", true),
+            ("/a/**", "/a", false),
+        ];
+        for (glob, path, expected) in cases {
+            assert_eq!(Glob::new(glob).unwrap().covers(path.as_bytes()), expected, "{glob} {path}");
+        }
+    }
+
+    #[test]
+    fn folders_on_the_way_are_known() {
+        let cases = [
+            ("/tmp/**", "/", true),
+            ("/tmp/**", "/tmp", true),
+            ("/tmp/**", "/tm", false),
+            ("/tmp/**", "/tmp/x", false),
+            ("/tmp/a*", "/tmp", true),
+            ("/a/b", "/a", true),
+            ("/a/b", "/a/b", false),
+            ("/tmp*", "/tmp", false),
+            ("*.key", "/", false),
+        ];
+        for (glob, path, expected) in cases {
+            assert_eq!(Glob::new(glob).unwrap().is_below(path.as_bytes()), expected, "{glob} {path}");
         }
     }
 
