@@ -177,11 +177,11 @@ mod tests {
         assert_eq!(
             error.diagnosis().message,
             "the session \"it's\" is set up differently: backend is auto, not none; network is blocked, not open; \
-             memory is not set, not 1073741824; workspace is not set, not /a b:rw"
+             memory is not set, not 1G; workspace is not set, not /a b:rw"
         );
         assert_eq!(
             error.diagnosis().fix.as_deref().unwrap(),
-            r"leave the flags off, or change the session: moltis session set 'it'\''s' --backend none --network open --memory 1073741824 --workspace '/a b:rw'"
+            r"leave the flags off, or change the session: moltis session set 'it'\''s' --backend none --network open --memory 1G --workspace '/a b:rw'"
         );
     }
 }
