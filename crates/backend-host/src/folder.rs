@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{Error, Result, blocking, blocks};
-use crate::record::{Record, Whereabouts};
+use crate::record::{Place, Record, Whereabouts};
 use crate::scratch;
 
 /// The agent's socket.
@@ -181,9 +181,10 @@ impl RunFolder {
         blocks();
         let broken = |e: io::Error| Error::Folder(self.path.clone(), e);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = Place::of(&self.handle).map_err(broken)?;
         let file = rustix::fs::openat(&self.handle, NEW_RECORD, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|errno| broken(errno.into()))?;
-        File::from(file).write_all(&record.encode()).map_err(broken)?;
+        File::from(file).write_all(&record.encode(place)).map_err(broken)?;
         rustix::fs::renameat(&self.handle, NEW_RECORD, &self.handle, RECORD).map_err(|e| broken(e.into()))
     }
 
@@ -399,7 +400,7 @@ fn read_record(folder: &OwnedFd) -> Option<Record> {
     let file = rustix::fs::openat(folder, RECORD, flags, Mode::empty()).ok()?;
     let mut bytes = Vec::new();
     File::from(file).take(MAX_RECORD).read_to_end(&mut bytes).ok()?;
-    Record::parse(&bytes)
+    Record::parse(&bytes, Place::of(folder).ok()?)
 }
 
 #[cfg(test)]

@@ -74,14 +74,43 @@ impl Record {
     }
 
     /// Reads one; `None` for anything else than a record of this version.
-    pub fn parse(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice::<Self>(bytes).ok().filter(|record| record.version == VERSION)
+    pub fn parse(bytes: &[u8], folder: Place) -> Option<Self> {
+        let stored = serde_json::from_slice::<Stored<Self>>(bytes).ok()?;
+        let here = stored.folder == folder && stored.record.version == VERSION;
+        here.then_some(stored.record)
     }
 
     /// The bytes on disk.
-    pub fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).unwrap_or_default()
+    pub fn encode(&self, folder: Place) -> Vec<u8> {
+        serde_json::to_vec(&Stored { record: self, folder }).unwrap_or_default()
     }
+}
+
+/// A folder, wherever it is moved: its device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    device: u64,
+    inode: u64,
+}
+
+impl Place {
+    /// The folder behind a handle.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn of(folder: impl std::os::fd::AsFd) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(folder)?;
+        Ok(Self { device: stat.st_dev, inode: stat.st_ino })
+    }
+}
+
+/// A record with the folder that it was written into: in a copy of the data directory it means nothing, since its
+/// process belongs to the original.
+#[derive(Serialize, Deserialize)]
+struct Stored<R> {
+    #[serde(flatten)]
+    record: R,
+    folder: Place,
 }
 
 impl Identity {
@@ -187,9 +216,11 @@ mod tests {
     #[test]
     fn only_whole_records_of_this_version_are_read() {
         let record = Record::new(BackendName::None, Identity::of(1).unwrap());
-        assert_eq!(Record::parse(&record.encode()), Some(record.clone()));
+        let here = Place { device: 1, inode: 2 };
+        assert_eq!(Record::parse(&record.encode(here), here), Some(record.clone()));
+        assert_eq!(Record::parse(&record.encode(here), Place { device: 1, inode: 3 }), None);
         let later = Record { version: VERSION + 1, ..record };
-        assert_eq!(Record::parse(&later.encode()), None);
-        assert_eq!(Record::parse(b"{\"version\":1"), None);
+        assert_eq!(Record::parse(&later.encode(here), here), None);
+        assert_eq!(Record::parse(b"{\"version\":1", here), None);
     }
 }

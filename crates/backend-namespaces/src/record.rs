@@ -270,8 +270,20 @@ impl RunDir {
     }
 }
 
+/// A record with the folder that it was written into: in a copy of the data directory it means nothing, since its
+/// process belongs to the original.
+#[derive(Serialize, Deserialize)]
+struct Stored<R> {
+    #[serde(flatten)]
+    record: R,
+    device: u64,
+    inode: u64,
+}
+
 fn record_in(folder: &Path) -> Option<Record> {
-    serde_json::from_slice(&read(&folder.join(RECORD), MAX_RECORD)?).ok()
+    let stored: Stored<Record> = serde_json::from_slice(&read(&folder.join(RECORD), MAX_RECORD)?).ok()?;
+    let here = fs::metadata(folder).ok()?;
+    ((here.dev(), here.ino()) == (stored.device, stored.inode)).then_some(stored.record)
 }
 
 fn read(path: &Path, limit: u64) -> Option<Vec<u8>> {
@@ -418,7 +430,9 @@ impl Folder {
     /// # Errors
     /// [`Error::DataDir`].
     pub fn write(&self, record: &Record) -> Result<()> {
-        let text = serde_json::to_vec(record)
+        let here =
+            self.handle.metadata().map_err(|e| Error::DataDir { path: self.path.clone(), cause: e })?;
+        let text = serde_json::to_vec(&Stored { record, device: here.dev(), inode: here.ino() })
             .map_err(|e| Error::DataDir { path: self.path.join(RECORD), cause: e.into() })?;
         self.create(RECORD, &text)
     }

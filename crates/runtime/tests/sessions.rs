@@ -60,11 +60,29 @@ impl Here {
 
     /// Ends all there is and sees that nothing is left.
     async fn end(self) {
-        self.runtime().prune(true).await.unwrap();
-        for info in self.runtime().sandboxes().await.unwrap() {
-            self.runtime().remove_sandbox(&info.id).await.unwrap();
-        }
+        end_all(&self.runtime()).await;
         assert_eq!(self.remains(), Vec::<String>::new());
+    }
+}
+
+async fn end_all(runtime: &Runtime) {
+    for info in runtime.sandboxes().await.unwrap() {
+        runtime.remove_sandbox(&info.id).await.unwrap();
+    }
+}
+
+impl Drop for Here {
+    /// A test that fails leaves nothing running either.
+    fn drop(&mut self) {
+        if self.remains().is_empty() {
+            return;
+        }
+        let runtime = self.runtime();
+        let ended = std::thread::spawn(move || {
+            let thread = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            thread.block_on(end_all(&runtime));
+        });
+        let _ = ended.join();
     }
 }
 
@@ -688,5 +706,62 @@ async fn a_command_whose_sandbox_somebody_ends_says_so() {
     here.runtime().stop_sandbox(&key("s")).await.unwrap();
     let error = exec.events.next().await.unwrap().unwrap_err();
     assert_eq!((error.code(), error.kind()), ("sandbox-ended", "lost"));
+    here.end().await;
+}
+
+#[tokio::test]
+async fn a_copy_of_the_data_directory_has_no_hold_on_the_sandboxes_of_the_original() {
+    for backend in BACKENDS {
+        let here = Here::new(backend);
+        let mut session = open(&here.runtime(), "s").await;
+        background(&mut session, "sleep 1000").await;
+        let copy = Here::new(backend);
+        let copied = std::process::Command::new("cp").arg("-a").args([here.data(), copy.data()]).status();
+        assert!(copied.unwrap().success());
+        let runtime = copy.runtime();
+        assert!(runtime.find_sandbox(&key("s")).await.unwrap().is_none());
+        runtime.prune(true).await.unwrap();
+        open(&runtime, "s").await;
+        runtime.remove_session(&key("s"), true).await.unwrap();
+        assert_eq!(session.sandbox.activity().await.unwrap().operations, 1, "{backend}");
+        assert!(!open(&here.runtime(), "s").await.sandbox.is_new());
+        copy.end().await;
+        here.end().await;
+    }
+}
+
+#[tokio::test]
+async fn no_command_is_lost_to_the_sandboxes_that_make_room_for_each_other() {
+    let here = Here::new(BackendName::Namespaces);
+    let one = |here: &Here| here.runtime_with(|config| config.tools.exec.sandbox.max_sandboxes.value = 1);
+    let callers = (0..3).map(|caller| {
+        let runtime = one(&here);
+        async move {
+            let (mut done, mut full) = (0, 0);
+            let until = Instant::now() + Duration::from_secs(4);
+            while Instant::now() < until {
+                let mut session = match runtime.open_session(&request(&format!("s{caller}"))).await {
+                    Ok(session) => session,
+                    Err(error) if error.code() == "max-sandboxes" => {
+                        full += 1;
+                        continue;
+                    }
+                    Err(error) => panic!("{error:?}"),
+                };
+                match session.exec(shell("echo done")).await {
+                    Ok(mut exec) => {
+                        while let Some(event) = exec.events.next().await {
+                            event.expect("a command that runs is not ended");
+                        }
+                        done += 1;
+                    }
+                    Err(error) => assert!(!matches!(error, Error::Lost(_)), "{error:?}"),
+                }
+            }
+            (done, full)
+        }
+    });
+    let counts = futures_util::future::join_all(callers).await;
+    assert!(counts.iter().map(|(done, _)| done).sum::<i32>() > 5, "{counts:?}");
     here.end().await;
 }
