@@ -185,7 +185,7 @@ fn judge(subject: Subject, failure: Failure) -> SandboxError {
         (FailureCode::Denied, Subject::Port) => SandboxError::Refused(say("port-denied")),
         (FailureCode::Denied, _) => SandboxError::Refused(say("file-denied")),
         (FailureCode::ReadOnly, _) => SandboxError::Refused(
-            say("file-read-only").fix("a workspace is read-only unless it is named with `:rw`"),
+            say("file-read-only").fix("use a place that can be written, as the home or /tmp; a workspace can be if it is named with `:rw`"),
         ),
         (FailureCode::Full, _) => SandboxError::Unavailable(
             say("disk-full").fix("remove files inside the sandbox, or make room on the disk behind it"),

@@ -1,16 +1,19 @@
 //! Copying files and whole trees between here and files elsewhere, by the rules of `cp -r`: a folder that is there
 //! receives the source by its name. Nothing that is there is replaced without a word.
 
+mod skipped;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use futures_util::StreamExt;
-use moltis_runtime::local_files;
+use moltis_runtime::local_files::{self, LeftOut};
 use moltis_sandbox::files::WriteOptions;
 use moltis_sandbox::{Diagnosis, EntryKind, Error, Files, GuestPath, Metadata};
 use serde::Serialize;
 
+use self::skipped::Skipped;
 use crate::failure::Failure;
 use crate::transfer::{Breaker, standard_input, to_standard_output};
 use crate::{output, render};
@@ -31,6 +34,19 @@ impl Local {
     }
 }
 
+/// How a copy is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// Whether files that are there are replaced, and folders merged.
+    pub overwrite: bool,
+    /// Whether a link that the source itself is is followed; else it is copied as a link.
+    pub follow: bool,
+    /// Whether the files there can hold links.
+    pub links: bool,
+    /// What to do if the source is not here.
+    pub missing: &'static str,
+}
+
 /// What was copied.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -41,6 +57,8 @@ pub struct Copied {
     pub entries: u64,
     /// Bytes of content.
     pub bytes: u64,
+    /// What was left out.
+    pub skipped: Skipped,
     /// Links that lead out of what was copied.
     pub links_leading_out: u64,
     /// One of them.
@@ -50,11 +68,30 @@ pub struct Copied {
 
 impl Copied {
     fn file(to: impl Into<String>, bytes: u64) -> Self {
-        Self { to: to.into(), entries: 1, bytes, links_leading_out: 0, one_leading_out: None }
+        Self {
+            to: to.into(),
+            entries: 1,
+            bytes,
+            skipped: Skipped::default(),
+            links_leading_out: 0,
+            one_leading_out: None,
+        }
+    }
+
+    fn tree(to: String, unpacked: local_files::Unpacked, skipped: Skipped) -> Self {
+        Self {
+            to,
+            entries: unpacked.summary.entries,
+            bytes: unpacked.summary.bytes,
+            skipped,
+            links_leading_out: unpacked.leading_out,
+            one_leading_out: unpacked.one_leading_out,
+        }
     }
 
     /// Says what came of it; gives the exit status.
     pub fn report(&self, json: bool) -> Result<i32, Failure> {
+        self.skipped.tell();
         if let Some(one) = &self.one_leading_out {
             let one = render::one_line(&String::from_utf8_lossy(one));
             let count = self.links_leading_out;
@@ -93,7 +130,7 @@ fn invalid(code: &'static str, message: String, fix: &'static str) -> Failure {
 }
 
 fn exists(what: impl std::fmt::Display) -> Failure {
-    invalid("file-exists", format!("{what} exists"), "give --overwrite, or name another place")
+    invalid("file-exists", format!("{what} exists"), REPLACE)
 }
 
 fn not_a_folder(what: impl std::fmt::Display) -> Failure {
@@ -118,10 +155,12 @@ pub async fn fetch(
     files: &dyn Files,
     from: &GuestPath,
     to: &Local,
-    overwrite: bool,
+    manner: Manner,
     breaker: &Breaker,
 ) -> Result<Option<Copied>, Failure> {
-    let metadata = files.stat(from, true).await?;
+    let overwrite = manner.overwrite;
+    // There is no link in a stream of bytes.
+    let metadata = files.stat(from, manner.follow || *to == Local::Standard).await?;
     let to = match (to, metadata.kind) {
         (Local::Standard, EntryKind::File) => {
             let content = breaker.guard(files.read(from, 0, None).await?.content);
@@ -134,15 +173,15 @@ pub async fn fetch(
                 "name a folder to copy it to",
             ));
         }
-        (Local::Path(to), EntryKind::File | EntryKind::Directory) => to,
-        (Local::Path(_), _) => {
+        (Local::Path(to), EntryKind::File | EntryKind::Directory | EntryKind::Symlink) => to,
+        (Local::Path(_), EntryKind::Other) => {
             return Err(invalid("file-wrong-kind", format!("{from} is no file and no folder"), "name one"));
         }
     };
     let name = remote_name(from);
-    let found = local_files::look(to).await?;
+    let found = local_files::look(to, true).await?;
     let shown = to.display();
-    if metadata.kind == EntryKind::File {
+    if metadata.kind != EntryKind::Directory {
         let target = match (&found, name) {
             (Some(there), Some(name)) if there.kind == EntryKind::Directory => {
                 to.join(OsStr::from_bytes(name))
@@ -150,6 +189,11 @@ pub async fn fetch(
             (None, _) if to.as_os_str().as_bytes().ends_with(b"/") => return Err(not_a_folder(shown)),
             _ => to.clone(),
         };
+        if metadata.kind == EntryKind::Symlink {
+            let leads_to = metadata.target.unwrap_or_default();
+            let made = local_files::write_link(&target, &leads_to, overwrite).await?;
+            return Ok(Some(Copied::tree(target.display().to_string(), made, Skipped::default())));
+        }
         let content = files.read(from, 0, None).await?;
         let guarded = breaker.guard(content.content);
         let size = local_files::write(&target, guarded, content.metadata, overwrite).await?;
@@ -159,7 +203,7 @@ pub async fn fetch(
         (Some(there), _) if there.kind != EntryKind::Directory => return Err(not_a_folder(shown)),
         (Some(_), Some(name)) => {
             let target = to.join(OsStr::from_bytes(name));
-            if !overwrite && local_files::look(&target).await?.is_some() {
+            if !overwrite && local_files::look(&target, true).await?.is_some() {
                 return Err(exists(target.display()));
             }
             target
@@ -174,14 +218,15 @@ pub async fn fetch(
         (None, _) => to.components().collect(),
     };
     let tar = breaker.guard(files.download(from).await?);
-    let unpacked = local_files::write_tree(&target, tar, metadata, overwrite).await?;
-    Ok(Some(Copied {
-        to: target.display().to_string(),
-        entries: unpacked.summary.entries,
-        bytes: unpacked.summary.bytes,
-        links_leading_out: unpacked.leading_out,
-        one_leading_out: unpacked.one_leading_out,
-    }))
+    let looking = async {
+        tokio::select! {
+            found = skipped::find(files, from, manner.links) => found,
+            () = breaker.heard() => Skipped::default(),
+        }
+    };
+    let writing = local_files::write_tree(&target, tar, metadata, overwrite);
+    let (unpacked, skipped) = tokio::join!(writing, looking);
+    Ok(Some(Copied::tree(target.display().to_string(), unpacked?, skipped)))
 }
 
 /// Copies from here to there.
@@ -192,19 +237,20 @@ pub async fn send(
     files: &dyn Files,
     from: &Local,
     to: &GuestPath,
-    overwrite: bool,
+    manner: Manner,
     breaker: &Breaker,
 ) -> Result<Copied, Failure> {
+    let overwrite = manner.overwrite;
     let write = async |target: &GuestPath, mode, content| -> Result<Copied, Failure> {
         let options = WriteOptions { mode, overwrite, parents: false };
-        let written = files.write(target, options, breaker.guard(content)).await?;
+        let written = files.write(target, options, breaker.guard(content)).await;
+        let written = written.map_err(|error| hinted(error, "file-exists", REPLACE))?;
         Ok(Copied::file(target.to_string(), written.size))
     };
     let Local::Path(from) = from else { return write(to, None, standard_input()).await };
     let shown = from.display();
-    let Some(metadata) = local_files::look(from).await? else {
-        let hint = "name a file or folder that is here; what is in a session is named KEY:/PATH";
-        return Err(invalid("file-missing", format!("{shown} is not there"), hint));
+    let Some(metadata) = local_files::look(from, manner.follow).await? else {
+        return Err(invalid("file-missing", format!("{shown} is not here"), manner.missing));
     };
     // Of `dir/.` only what is in it is meant.
     let is_whole = !matches!(last_word(from), b"." | b"..");
@@ -219,9 +265,21 @@ pub async fn send(
             None if to.as_bytes().ends_with(b"/") => return Err(not_a_folder(to)),
             _ => to.clone(),
         };
+        if metadata.kind == EntryKind::Symlink {
+            return send_link(files, from, &target, overwrite).await;
+        }
         // A FIFO or a device is refused here, by name.
         let (metadata, content) = local_files::read(from).await?;
         return write(&target, Some(metadata.mode & 0o777), content).await;
+    }
+    if !manner.links
+        && let Some(link) = local_files::find_link(from).await?
+    {
+        return Err(invalid(
+            "file-wrong-kind",
+            format!("{} is a link, and managed files hold none", link.display()),
+            "leave it out, or put what it leads to in its place",
+        ));
     }
     let (target, is_there) = match found {
         Some(there) if there.kind != EntryKind::Directory => return Err(not_a_folder(to)),
@@ -245,23 +303,59 @@ pub async fn send(
     };
     // With its own name in front a new folder keeps its mode; that needs the one above it.
     let parent = above(&target);
+    let left_out = LeftOut::default();
     let summary = match remote_name(&target).filter(|_| !is_there) {
         Some(name) if allowed(files, &parent).await? => {
-            let tar = local_files::read_tree(from, name).await?;
+            let tar = local_files::read_tree(from, name, &left_out).await?;
             files.upload(&parent, breaker.guard(tar)).await?
         }
         _ => {
-            let tar = local_files::read_tree(from, b"").await?;
+            let tar = local_files::read_tree(from, b"", &left_out).await?;
             files.upload(&target, breaker.guard(tar)).await?
         }
     };
     Ok(Copied {
-        to: target.to_string(),
         entries: summary.entries,
-        bytes: summary.bytes,
-        links_leading_out: 0,
-        one_leading_out: None,
+        skipped: Skipped::of(&left_out, false),
+        ..Copied::file(target.to_string(), summary.bytes)
     })
+}
+
+/// Copies a link from here to there.
+async fn send_link(
+    files: &dyn Files,
+    from: &Path,
+    target: &GuestPath,
+    overwrite: bool,
+) -> Result<Copied, Failure> {
+    match look(files, target, false).await? {
+        Some(there) if there.kind == EntryKind::Directory => {
+            return Err(invalid(
+                "file-wrong-kind",
+                format!("{target} is a folder, and a link does not take its place"),
+                "name another place",
+            ));
+        }
+        Some(_) if !overwrite => return Err(exists(target)),
+        _ => {}
+    }
+    let parent = above(target);
+    allowed(files, &parent).await?;
+    let name = remote_name(target).ok_or_else(|| not_a_folder(target))?;
+    let tar = local_files::read_link(from, name).await?;
+    files.upload(&parent, tar).await?;
+    Ok(Copied::file(target.to_string(), 0))
+}
+
+/// What to do about something that is there.
+pub const REPLACE: &str = "give --overwrite to replace it, or name another place";
+
+/// An error of this code with another thing to do about it.
+pub fn hinted(error: Error, code: &str, fix: &'static str) -> Error {
+    match error {
+        Error::Invalid(diagnosis) if diagnosis.code == code => Error::Invalid(diagnosis.fix(fix)),
+        other => other,
+    }
 }
 
 /// Where something goes that is moved: a folder that is there receives it by its name.

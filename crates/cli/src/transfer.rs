@@ -42,6 +42,14 @@ pub async fn run<T>(
 }
 
 impl Breaker {
+    /// Waits until a signal was heard.
+    pub async fn heard(&self) {
+        // A sender that is gone tells nothing any more.
+        if self.0.clone().wait_for(|told| *told).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     /// A stream that ends with an error once a signal was heard.
     pub fn guard(&self, content: ByteStream) -> ByteStream {
         let state = Some((content, self.0.clone()));

@@ -279,6 +279,7 @@ fn a_hostile_tree_stays_where_it_is_copied_to() {
     assert!(ran.stderr.contains("3 of the copied links lead out"), "{ran:?}");
     assert!(!ran.stderr.contains('\x1b') && !ran.stderr.contains("\nmoltis: forged"), "{ran:?}");
     assert!(!names(&to).contains(&"fifo".to_owned()));
+    assert!(ran.stderr.contains("1 left out") && ran.stderr.contains("copied: fifo\n"), "{ran:?}");
     assert_eq!(fs::metadata(to.join("file")).unwrap().mode() & 0o7777, 0o777);
     // Through links that are there now, nothing gets out either.
     session.sh("cd /tmp/t; rm out f d/l; mkdir out; echo bad > out/kept; echo bad > f; echo bad > d/l");
@@ -315,6 +316,93 @@ fn a_copy_that_is_broken_off_leaves_nothing() {
         .unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert_eq!(names(&to), Vec::<String>::new());
+}
+
+#[test]
+fn a_link_that_is_named_is_copied_as_a_link_unless_followed() {
+    let place = Place::new();
+    let session = Session::start(&place, "links");
+    session.sh("mkdir -p /tmp/d/sub; echo in > /tmp/d/sub/f; cd /tmp/d; ln -s sub/f l; ln -s sub dir; ln -s no broken");
+    let out = place.path("out");
+    fs::create_dir(&out).unwrap();
+    let cp = |args: &[&str]| place.run(["cp"].iter().chain(args)).without_promises();
+    let to = out.to_str().unwrap();
+    for name in ["l", "dir", "broken"] {
+        cp(&[&format!("links:/tmp/d/{name}"), to]).is(0, "", "");
+    }
+    assert_eq!(fs::read_link(out.join("l")).unwrap(), Path::new("sub/f"));
+    assert_eq!(fs::read_link(out.join("broken")).unwrap(), Path::new("no"));
+    let again = cp(&["links:/tmp/d/l", to]);
+    refused(&again, 1, "file-exists", "--overwrite");
+    cp(&["--overwrite", "links:/tmp/d/l", to]).is(0, "", "");
+    cp(&["-L", "links:/tmp/d/l", out.join("followed").to_str().unwrap()]).is(0, "", "");
+    assert!(!out.join("followed").is_symlink() && fs::read(out.join("followed")).unwrap() == b"in\n");
+    cp(&["links:/tmp/d/dir/", out.join("folder").to_str().unwrap()]).is(0, "", "");
+    assert_eq!(names(&out.join("folder")), ["f"]);
+    cp(&["links:/tmp/d/l", "-"]).is(0, "in\n", "");
+
+    let link = place.path("here");
+    symlink("/etc/passwd", &link).unwrap();
+    let link = link.to_str().unwrap();
+    let json = place.run(["cp", "--json", link, "links:/tmp"]).json();
+    assert_eq!((json["to"].as_str(), json["entries"].as_u64()), (Some("/tmp/here"), Some(1)));
+    assert_eq!(session.sh("readlink /tmp/here"), "/etc/passwd\n");
+    refused(&cp(&[link, "links:/tmp"]), 1, "file-exists", "--overwrite");
+    refused(&cp(&[link, "links:/tmp/no/x"]), 1, "file-missing", "/tmp/no");
+    cp(&["--follow", link, "links:/tmp/followed"]).is(0, "", "");
+    assert_eq!(session.sh("[ -L /tmp/followed ] || grep -c root: /tmp/followed"), "1\n");
+}
+
+#[test]
+fn what_a_copied_tree_goes_without_is_said() {
+    let place = Place::new();
+    let _session = Session::start(&place, "skips");
+    let tree = place.path("tree");
+    fs::create_dir_all(tree.join("sub")).unwrap();
+    for at in 0..7 {
+        let name = tree.join(format!("sub/f\x1b{at}"));
+        rustix::fs::mknodat(rustix::fs::CWD, &name, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    }
+    let ran = place.run(["cp", tree.to_str().unwrap(), "skips:/tmp"]);
+    assert!(ran.stderr.contains("7 left out") && ran.stderr.contains("sub/f\\u{1b}"), "{ran:?}");
+    assert!(ran.stderr.contains(", …") && !ran.stderr.contains('\x1b'), "{ran:?}");
+    let json = place.run(["cp", "--json", tree.to_str().unwrap(), "skips:/tmp/again"]).json();
+    assert_eq!(json["skipped"]["count"], 7);
+    assert_eq!(json["skipped"]["names"].as_array().map(Vec::len), Some(5));
+    assert_eq!(json["skipped"]["perhapsMore"], false);
+}
+
+#[test]
+fn what_to_do_can_be_done() {
+    let place = Place::new();
+    let session = Session::start(&place, "fixes");
+    place.run(["files", "mkdir", "notes"]).is(0, "", "");
+    let again = place.run(["files", "mkdir", "notes"]);
+    refused(&again, 1, "file-exists", "-p");
+    assert!(!again.stderr.contains("--overwrite"), "{again:?}");
+    let missing = place.run(["files", "put", "/nonexist"]);
+    refused(&missing, 1, "file-missing", "that is here");
+    assert!(!missing.stderr.contains("KEY"), "{missing:?}");
+    refused(
+        &place.run(["files", "show", "/nope"]),
+        1,
+        "file-missing",
+        "`/nope` of the managed files cannot be read",
+    );
+    let tree = place.path("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a"), "a").unwrap();
+    symlink("a", tree.join("l")).unwrap();
+    let linked = place.run(["files", "put", tree.to_str().unwrap()]);
+    refused(&linked, 1, "file-wrong-kind", "tree/l is a link");
+    assert!(!linked.stderr.contains("archive"), "{linked:?}");
+    assert_eq!(names(&place.data().join("files")), ["notes"]);
+    session.sh("touch /tmp/a");
+    let local = tree.join("a");
+    let local = local.to_str().unwrap();
+    refused(&place.run(["cp", local, "fixes:/tmp"]), 1, "file-exists", "--overwrite");
+    refused(&place.run(["cp", local, "fixes:/usr/bin"]), 1, "file-read-only", "a place that can be written");
+    refused(&place.run(["cp", "fixes:/tmp/a", "/proc/n2"]), 1, "file-missing", "`/proc/n2` here");
 }
 
 #[test]

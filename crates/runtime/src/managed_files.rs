@@ -17,12 +17,16 @@ use crate::error::RuntimeError;
 use crate::homes;
 use crate::runtime::{Runtime, off_thread};
 use crate::tree::failure::{exists, invalid, kernel, shown, too_large, wrong_kind};
+use crate::tree::left_out::LeftOut;
 use crate::tree::object::{self, NotOpened};
 use crate::tree::pack::{Pack, Source, pack};
 use crate::tree::part::{Part, clean};
 use crate::tree::place::{Place, Top};
 use crate::tree::remove::remove;
 use crate::tree::unpack::{Rules, plain_mode, unpack};
+
+/// What `stat` does.
+const LOOKED: &str = "looked at";
 
 /// Most bytes of a file.
 pub const MAX_FILE: u64 = 1 << 30;
@@ -80,16 +84,17 @@ fn place(top: &Top, path: &GuestPath) -> Result<Place> {
     top.place(path, false)?.ok_or_else(|| wrong_kind(path.as_bytes(), EntryKind::Directory))
 }
 
-fn not_opened(path: &GuestPath, why: NotOpened) -> Error {
+fn not_opened(path: &GuestPath, what: &str, why: NotOpened) -> Error {
     match why {
         NotOpened::Kind(found) => wrong_kind(path.as_bytes(), found),
         NotOpened::Kernel(Errno::EXIST) => exists(path.as_bytes()),
-        NotOpened::Kernel(errno) => failed(path, errno),
+        NotOpened::Kernel(errno) => failed(path, what, errno),
     }
 }
 
-fn failed(path: &GuestPath, errno: Errno) -> Error {
-    kernel(errno, format!("`{}`", shown(path.as_bytes())))
+/// `what` did not happen to it.
+fn failed(path: &GuestPath, what: &str, errno: Errno) -> Error {
+    kernel(errno, format!("`{}` of the managed files cannot be {what}", shown(path.as_bytes())))
 }
 
 #[async_trait]
@@ -99,9 +104,9 @@ impl Files for ManagedFiles {
         off_thread(move || {
             let Some(Place { directory, name }) = top.place(&path, false)? else {
                 let top = top.directory(&path, false)?;
-                return fstat(top).map(|stat| object::described(&stat)).map_err(|e| failed(&path, e));
+                return fstat(top).map(|stat| object::described(&stat)).map_err(|e| failed(&path, LOOKED, e));
             };
-            match object::metadata(&directory, &*name).map_err(|e| failed(&path, e))? {
+            match object::metadata(&directory, &*name).map_err(|e| failed(&path, LOOKED, e))? {
                 found if follow && found.kind == EntryKind::Symlink => {
                     Err(wrong_kind(path.as_bytes(), found.kind))
                 }
@@ -123,7 +128,7 @@ impl Files for ManagedFiles {
 
     async fn read(&self, path: &GuestPath, offset: u64, length: Option<u64>) -> Result<FileContent> {
         let opened = self.at(path, |Place { directory, name }, path| {
-            object::file(&directory, &*name).map_err(|why| not_opened(path, why))
+            object::file(&directory, &*name).map_err(|why| not_opened(path, "read", why))
         });
         let (file, stat) = opened.await?;
         let path = path.clone();
@@ -147,10 +152,11 @@ impl Files for ManagedFiles {
                 Ok(_) if !overwrite => return Err(exists(path.as_bytes())),
                 Ok(stat) => Some(object::described(&stat).mode),
                 Err(Errno::NOENT) => None,
-                Err(errno) => return Err(failed(&path, errno)),
+                Err(errno) => return Err(failed(&path, "written", errno)),
             };
             clean(&directory);
-            let mut part = Part::new(std::os::fd::AsFd::as_fd(&directory)).map_err(|e| failed(&path, e))?;
+            let mut part =
+                Part::new(std::os::fd::AsFd::as_fd(&directory)).map_err(|e| failed(&path, "written", e))?;
             let mut size = 0;
             while let Some(bytes) = inflow.next(u64::MAX)? {
                 size += bytes.len() as u64;
@@ -158,11 +164,13 @@ impl Files for ManagedFiles {
                     return Err(too_large(path.as_bytes(), MAX_FILE));
                 }
                 let written = part.file().write_all(&bytes);
-                written.map_err(|e| failed(&path, Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+                written
+                    .map_err(|e| failed(&path, "written", Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
             }
             let mode = plain_mode(mode.or(old).unwrap_or(0));
-            let file = part.take_name(&name, mode, overwrite).map_err(|why| not_opened(&path, why))?;
-            fstat(file).map(|stat| object::described(&stat)).map_err(|e| failed(&path, e))
+            let file =
+                part.take_name(&name, mode, overwrite).map_err(|why| not_opened(&path, "written", why))?;
+            fstat(file).map(|stat| object::described(&stat)).map_err(|e| failed(&path, "written", e))
         })
         .await
     }
@@ -175,7 +183,7 @@ impl Files for ManagedFiles {
         self.at(path, |Place { directory, name }, path| {
             match mkdirat(&directory, &*name, Mode::from_raw_mode(0o755)) {
                 Err(Errno::EXIST) => Err(exists(path.as_bytes())),
-                other => other.map_err(|e| failed(path, e)),
+                other => other.map_err(|e| failed(path, "made", e)),
             }
         })
         .await
@@ -229,12 +237,19 @@ impl Files for ManagedFiles {
             if let Some(Place { directory, name }) = top.place(&path, false)?
                 && object::stat(&directory, &*name).is_ok_and(|stat| object::kind(&stat) == EntryKind::File)
             {
-                let (file, _) = object::file(&directory, &*name).map_err(|why| not_opened(&path, why))?;
+                let (file, _) =
+                    object::file(&directory, &*name).map_err(|why| not_opened(&path, "read", why))?;
                 return Ok(Source::File { file, name: name.into_bytes() });
             }
             top.directory(&path, false).map(Source::Directory)
         });
-        let tree = Pack { source: source.await?, shown, prefix: Vec::new(), links: false };
+        let tree = Pack {
+            source: source.await?,
+            shown,
+            prefix: Vec::new(),
+            links: false,
+            left_out: LeftOut::default(),
+        };
         Ok(produce(move |out| pack(tree, out)))
     }
 
@@ -253,8 +268,8 @@ impl Files for ManagedFiles {
 fn list(directory: &OwnedFd, path: &GuestPath, out: &Out<Entry>) -> Result<()> {
     use std::os::unix::ffi::OsStringExt;
 
-    for entry in Dir::read_from(directory).map_err(|e| failed(path, e))? {
-        let entry = entry.map_err(|e| failed(path, e))?;
+    for entry in Dir::read_from(directory).map_err(|e| failed(path, "listed", e))? {
+        let entry = entry.map_err(|e| failed(path, "listed", e))?;
         let name = entry.file_name();
         if name == c"." || name == c".." {
             continue;
@@ -266,7 +281,7 @@ fn list(directory: &OwnedFd, path: &GuestPath, out: &Out<Entry>) -> Result<()> {
             }
             // Gone since it was listed.
             Err(Errno::NOENT) => {}
-            Err(errno) => return Err(failed(path, errno)),
+            Err(errno) => return Err(failed(path, "listed", errno)),
         }
     }
     Ok(())
@@ -287,7 +302,7 @@ fn read(file: &OwnedFd, offset: u64, length: u64, path: &GuestPath, out: &Out<by
                 left -= count as u64;
             }
             Err(Errno::INTR) => {}
-            Err(errno) => return Err(failed(path, errno)),
+            Err(errno) => return Err(failed(path, "read", errno)),
         }
     }
     Ok(())

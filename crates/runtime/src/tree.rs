@@ -4,6 +4,7 @@
 
 pub mod archive;
 pub mod failure;
+pub mod left_out;
 pub mod object;
 pub mod pack;
 pub mod part;

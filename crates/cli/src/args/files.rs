@@ -132,7 +132,7 @@ KEY is a session that is there already. An argument is split at its first `:/`, 
 output, for one file.
 
 As with `cp -r`, a folder that is there receives the source by its name, and of `FOLDER/.` only what is in it is copied. \
-Links are copied as links, permissions are kept, setuid bits and devices are not. Unlike with `cp`, nothing that is \
+Links are copied as links, one that SOURCE names too unless -L is given; permissions are kept, setuid bits and devices are not. Unlike with `cp`, nothing that is \
 there is replaced unless --overwrite is given: then files are replaced and folders merged.
 
 Examples:
@@ -153,6 +153,9 @@ pub struct Cp {
     /// Replace files that are there, and merge folders
     #[arg(long)]
     pub overwrite: bool,
+    /// Of a link that SOURCE names, copy what it leads to
+    #[arg(long, short = 'L')]
+    pub follow: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -7,7 +7,7 @@ use moltis_runtime::{FileRules, Overrides, RuledFiles, SessionRequest};
 use moltis_sandbox::{Diagnosis, GuestPath, SessionKey};
 
 use crate::args::{Cp, Global};
-use crate::copy::{self, Copied, Local};
+use crate::copy::{self, Copied, Local, Manner};
 use crate::failure::Failure;
 use crate::flags;
 use crate::output::BROKEN_PIPE;
@@ -40,12 +40,18 @@ pub async fn run(global: &Global, args: Cp) -> Result<i32, Failure> {
     place.tell_news();
     place.note_use().await;
     let rules = FileRules::new(runtime.config());
+    let manner = Manner {
+        overwrite: args.overwrite,
+        follow: args.follow,
+        links: true,
+        missing: "name a file or folder that is here; what is in a session is named KEY:/PATH",
+    };
     let copied = transfer::run(&mut signals, async |breaker| {
         let files = RuledFiles::new(place.sandbox().files(), rules);
         if is_fetch {
-            copy::fetch(&files, &remote, &local, args.overwrite, &breaker).await
+            copy::fetch(&files, &remote, &local, manner, &breaker).await
         } else {
-            copy::send(&files, &local, &remote, args.overwrite, &breaker).await.map(Some)
+            copy::send(&files, &local, &remote, manner, &breaker).await.map(Some)
         }
     });
     report(copied.await?, args.json, is_fetch && local == Local::Standard)

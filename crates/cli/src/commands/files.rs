@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::cp::report;
 use crate::args::{self, FilesFlags, Global};
-use crate::copy::{self, Local};
+use crate::copy::{self, Local, Manner};
 use crate::failure::Failure;
 use crate::output::{self, BROKEN_PIPE};
 use crate::place::{Opening, Place};
@@ -61,7 +61,8 @@ async fn dispatch(global: &Global, command: args::Files) -> Result<i32, Failure>
     let rules = FileRules::new(runtime.config());
     let default = target.directory()?;
     let done = transfer::run(&mut signals, async |breaker| {
-        plan.carry_out(&RuledFiles::new(target.files(), rules), default, json, &breaker).await
+        let files = RuledFiles::new(target.files(), rules);
+        plan.carry_out(&files, default, paths.is_managed, json, &breaker).await
     });
     match done.await? {
         Done::Done(status) => Ok(status),
@@ -177,28 +178,39 @@ impl Plan {
         self,
         files: &dyn Files,
         default: GuestPath,
+        is_managed: bool,
         json: bool,
         breaker: &Breaker,
     ) -> Result<i32, Failure> {
+        // A link that is named is followed, as by any program that is given a file.
+        let manner = |overwrite| Manner {
+            overwrite,
+            follow: true,
+            links: !is_managed,
+            missing: "name a file or folder that is here",
+        };
         let answer = |value: Value| if json { output::print_json(&value) } else { Ok(0) };
         match self {
             Self::List(path) => list(files, &path.unwrap_or(default), json).await,
             Self::Show(path) => show(files, &path, json, breaker).await,
             Self::Get { from, to, overwrite } => {
-                let copied = copy::fetch(files, &from, &to, overwrite, breaker).await?;
+                let copied = copy::fetch(files, &from, &to, manner(overwrite), breaker).await?;
                 report(Done::Done(copied), json, to == Local::Standard)
             }
             Self::Put { from, to, overwrite } => {
                 let to = to.unwrap_or(default);
-                copy::send(files, &from, &to, overwrite, breaker).await?.report(json)
+                copy::send(files, &from, &to, manner(overwrite), breaker).await?.report(json)
             }
             Self::Mkdir { path, parents } => {
-                files.mkdir(&path, parents).await?;
+                let fix = "name another one; with -p one that is there is no error";
+                let made = files.mkdir(&path, parents).await;
+                made.map_err(|error| copy::hinted(error, "file-exists", fix))?;
                 answer(json!({ "made": path.to_string() }))
             }
             Self::Move { from, to, overwrite } => {
                 let to = copy::receiving(files, &from, to).await?;
-                files.rename(&from, &to, overwrite).await?;
+                let moved = files.rename(&from, &to, overwrite).await;
+                moved.map_err(|error| copy::hinted(error, "file-exists", copy::REPLACE))?;
                 answer(json!({ "from": from.to_string(), "to": to.to_string() }))
             }
             Self::Remove { paths, recursive } => {

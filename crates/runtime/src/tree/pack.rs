@@ -10,6 +10,7 @@ use rustix::fs::{Stat, fstat, readlinkat};
 use rustix::io::Errno;
 
 use super::failure::{invalid, kernel, shown};
+use super::left_out::LeftOut;
 use super::object::{self, NotOpened};
 use super::part::is_part;
 use super::walk::{Found, Visit, walk};
@@ -28,6 +29,8 @@ pub struct Pack {
     pub prefix: Vec<u8>,
     /// Whether links are packed; else they are left out.
     pub links: bool,
+    /// Told of what is left out.
+    pub left_out: LeftOut,
 }
 
 /// Where a stream begins.
@@ -41,6 +44,15 @@ pub enum Source {
         /// Its name.
         name: Vec<u8>,
     },
+    /// One link, by this name.
+    Link {
+        /// Where it leads.
+        target: Vec<u8>,
+        /// The link's own metadata.
+        stat: Stat,
+        /// Its name.
+        name: Vec<u8>,
+    },
 }
 
 /// Packs the tree. Links are never followed; FIFOs, sockets and devices are left out.
@@ -48,13 +60,17 @@ pub enum Source {
 /// # Errors
 /// When something cannot be read, or nobody reads the stream any more.
 pub fn pack(pack: Pack, out: &Out<Bytes>) -> Result<()> {
-    let Pack { source, shown, prefix, links } = pack;
-    let mut packing = Packing { out, shown: &shown, prefix: &prefix, links, buffer: Vec::new() };
+    let Pack { source, shown, prefix, links, left_out } = pack;
+    let mut packing = Packing { out, shown: &shown, prefix: &prefix, links, left_out, buffer: Vec::new() };
     let top = match source {
         Source::Directory(top) => top,
         Source::File { file, name } => {
             let stat = fstat(&file).map_err(|e| packing.failed(b"", e))?;
             packing.file(&name, &file, &stat)?;
+            return packing.end();
+        }
+        Source::Link { target, stat, name } => {
+            packing.header(Kind::Symlink, &name, &target, &stat)?;
             return packing.end();
         }
     };
@@ -71,6 +87,7 @@ struct Packing<'a> {
     shown: &'a [u8],
     prefix: &'a [u8],
     links: bool,
+    left_out: LeftOut,
     buffer: Vec<u8>,
 }
 
@@ -182,7 +199,10 @@ impl Visit for Packing<'_> {
                 }
                 Err(error) => Err(error),
             },
-            EntryKind::Symlink | EntryKind::Other => return Ok(None),
+            EntryKind::Symlink | EntryKind::Other => {
+                self.left_out.note(found.path);
+                return Ok(None);
+            }
         };
         match opened {
             Ok((file, stat)) => self.file(found.path, &file, &stat).map(|()| None),

@@ -71,7 +71,7 @@ impl Top {
 }
 
 fn failed(path: &[u8]) -> String {
-    format!("`{}` cannot be reached", shown(path))
+    format!("`{}` of the managed files cannot be reached", shown(path))
 }
 
 /// Opens a directory by its name; one that is missing is made, if asked for.

@@ -13,7 +13,7 @@ use moltis_sandbox::{ByteStream, EntryKind, Files, GuestPath, Result};
 use rustix::fs::{Mode, OFlags};
 
 use crate::ManagedFiles;
-use crate::local_files::{self, Unpacked};
+use crate::local_files::{self, LeftOut, Unpacked};
 use crate::tree::object::NotOpened;
 use crate::tree::part::Part;
 use crate::tree::place::Place;
@@ -235,7 +235,7 @@ async fn trees_come_through_both_ends_as_they_are() {
     symlink("../run", from.join("deep/link")).unwrap();
     symlink("/etc/passwd", from.join("out")).unwrap();
     fs::set_permissions(from.join("deep"), fs::Permissions::from_mode(0o500)).unwrap();
-    let tar = local_files::read_tree(&from, b"").await.unwrap();
+    let tar = local_files::read_tree(&from, b"", &LeftOut::default()).await.unwrap();
     let done = local_files::write_tree(&to, tar, metadata(0o750), false).await.unwrap();
     assert_eq!((done.summary.entries, done.summary.bytes), (7, 1_000_010));
     assert_eq!((done.leading_out, done.one_leading_out), (1, Some(b"out".to_vec())));
@@ -248,7 +248,7 @@ async fn trees_come_through_both_ends_as_they_are() {
     assert_eq!(fs::read_link(to.join("deep/link")).unwrap(), Path::new("../run"));
     // A folder that is there keeps its mode.
     fs::set_permissions(to.join("deep"), fs::Permissions::from_mode(0o700)).unwrap();
-    let tar = local_files::read_tree(&from, b"").await.unwrap();
+    let tar = local_files::read_tree(&from, b"", &LeftOut::default()).await.unwrap();
     local_files::write_tree(&to, tar, metadata(0o777), true).await.unwrap();
     for (folder, mode) in [(to.join("deep"), 0o700), (to.join("deep/er"), 0o755), (to.clone(), 0o750)] {
         assert_eq!(fs::metadata(folder).unwrap().mode() & 0o7777, mode);

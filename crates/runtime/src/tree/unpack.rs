@@ -90,7 +90,7 @@ struct Unpacking {
 }
 
 fn failed(path: &[u8], errno: Errno) -> Error {
-    kernel(errno, format!("`{}` of the archive cannot be unpacked", shown(path)))
+    kernel(errno, format!("`{}` of the tree cannot be written", shown(path)))
 }
 
 fn not_opened(path: &[u8], why: NotOpened) -> Error {
@@ -169,7 +169,7 @@ impl Unpacking {
     fn later(&mut self, mut item: Item) -> Result<()> {
         if !self.rules.links {
             let message =
-                format!("`{}` in the archive is a link, which is not unpacked here", shown(&item.path));
+                format!("`{}` of the tree is a link, and managed files hold none", shown(&item.path));
             return Err(invalid("file-wrong-kind", message, "leave it out, or copy what it leads to"));
         }
         item.raw = Vec::new();
@@ -237,7 +237,7 @@ fn remember(items: &mut Vec<Item>, spent: &mut usize, item: Item) -> Option<Item
 }
 
 /// Whether a link leads out of the tree that it lies in, as far as its words say.
-fn leads_out(path: &[u8], target: &[u8]) -> bool {
+pub fn leads_out(path: &[u8], target: &[u8]) -> bool {
     if target.starts_with(b"/") {
         return true;
     }
