@@ -174,7 +174,9 @@ fn judge(subject: Subject, failure: Failure) -> SandboxError {
             SandboxError::Invalid(say("process-missing").fix("list the sandbox's background commands"))
         }
         (FailureCode::NotFound, Subject::Port) => SandboxError::Invalid(say("listener-missing")),
-        (FailureCode::NotFound, _) => SandboxError::Invalid(say("file-missing")),
+        (FailureCode::NotFound, _) => {
+            SandboxError::Invalid(say("file-missing").fix("name something that is there inside the sandbox"))
+        }
         (FailureCode::Exists, Subject::Port) => {
             SandboxError::Unavailable(say("port-in-use").fix("take another port, or 0 for any"))
         }
@@ -183,7 +185,9 @@ fn judge(subject: Subject, failure: Failure) -> SandboxError {
         }
         (FailureCode::WrongKind, _) => SandboxError::Invalid(say("file-wrong-kind")),
         (FailureCode::Denied, Subject::Port) => SandboxError::Refused(say("port-denied")),
-        (FailureCode::Denied, _) => SandboxError::Refused(say("file-denied")),
+        (FailureCode::Denied, _) => SandboxError::Refused(
+            say("file-denied").fix("use another place inside the sandbox, or one that its user may change"),
+        ),
         (FailureCode::ReadOnly, _) => SandboxError::Refused(
             say("file-read-only").fix("use a place that can be written, as the home or /tmp; a workspace can be if it is named with `:rw`"),
         ),

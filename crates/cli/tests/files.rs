@@ -354,6 +354,33 @@ fn a_link_that_is_named_is_copied_as_a_link_unless_followed() {
 }
 
 #[test]
+fn what_is_allowed_can_be_reached_and_filled() {
+    let place = Place::new();
+    let session = Session::start(&place, "rules");
+    fs::write(
+        place.config().join("moltis.toml"),
+        "[tools.fs]\nallow_paths = [\"/tmp/**\"]\ndeny_paths = [\"*.key\"]\n",
+    )
+    .unwrap();
+    session.sh("mkdir /tmp/d; touch /tmp/d/a.key /tmp/d/b");
+    let tree = place.path("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a"), "a").unwrap();
+    place.run(["cp", tree.to_str().unwrap(), "rules:/tmp"]).without_promises().is(0, "", "");
+    place.run(["cp", tree.join("a").to_str().unwrap(), "rules:/tmp"]).without_promises().is(0, "", "");
+    let listed = place.run(["files", "list", "--session", "rules", "/tmp"]).stdout;
+    assert!(listed.contains(" tree/\n") && listed.contains(" a\n"), "{listed}");
+    let top = place.run(["files", "list", "--session", "rules", "/"]).stdout;
+    assert!(top.ends_with(" tmp/\n") && top.lines().count() == 1, "{top}");
+    let out = place.path("out");
+    place.run(["cp", "rules:/tmp/d", out.to_str().unwrap()]).without_promises().is(0, "", "");
+    assert_eq!(names(&out), ["b"]);
+    for refused_path in ["rules:/tmp/d/a.key", "rules:/etc", "rules:/tmp"] {
+        refused(&place.run(["cp", refused_path, out.to_str().unwrap()]), 1, "path-denied", "tools.fs");
+    }
+}
+
+#[test]
 fn what_a_copied_tree_goes_without_is_said() {
     let place = Place::new();
     let _session = Session::start(&place, "skips");
@@ -402,6 +429,7 @@ fn what_to_do_can_be_done() {
     let local = local.to_str().unwrap();
     refused(&place.run(["cp", local, "fixes:/tmp"]), 1, "file-exists", "--overwrite");
     refused(&place.run(["cp", local, "fixes:/usr/bin"]), 1, "file-read-only", "a place that can be written");
+    refused(&place.run(["cp", "fixes:/nope", "x"]), 1, "file-missing", "inside the sandbox");
     refused(&place.run(["cp", "fixes:/tmp/a", "/proc/n2"]), 1, "file-missing", "`/proc/n2` here");
 }
 
