@@ -126,13 +126,31 @@ struct Protected {
     mounted: Vec<Place>,
 }
 
+/// How a directory shows a protected place.
+enum Relation {
+    Contains,
+    LiesIn,
+}
+
+impl Relation {
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Contains => "contains",
+            Self::LiesIn => "lies in",
+        }
+    }
+}
+
 impl Protected {
-    /// Whether a mount of this directory shows the place, or a part of it that is protected too.
-    fn would_show(&self, mounted: &Place) -> bool {
-        self.place
-            .as_ref()
-            .is_some_and(|place| place.is_within(mounted) || (self.inside && mounted.is_within(place)))
-            || self.mounted.iter().any(|place| mounted.is_within(place))
+    /// How a directory, by whatever name, shows the place, or a part of it that is protected too.
+    fn shown_by(&self, directory: &Place) -> Option<Relation> {
+        if self.place.as_ref().is_some_and(|place| place.is_within(directory)) {
+            return Some(Relation::Contains);
+        }
+        let within = |place: &Place| directory.is_within(place);
+        let inside =
+            self.inside && (self.place.as_ref().is_some_and(within) || self.mounted.iter().any(within));
+        inside.then_some(Relation::LiesIn)
     }
 }
 
@@ -263,6 +281,8 @@ impl Judge {
         if let Some(what) = kernel_file_system(&source.handle) {
             return forbid("lies in", what);
         }
+        // A bind mount shows a place under another name.
+        let own = self.mounts.place(&source.path);
         for place in &self.protected {
             if source.path == place.path || place.identity == Some((source.device, source.inode)) {
                 return forbid("is", &place.what);
@@ -273,6 +293,11 @@ impl Judge {
             if place.inside && source.path.starts_with(&place.path) && !self.is_made_for(source) {
                 return forbid("lies in", &place.what);
             }
+            match own.as_ref().and_then(|own| place.shown_by(own)) {
+                Some(Relation::LiesIn) if self.is_made_for(source) => {}
+                Some(relation) => return forbid(relation.word(), &place.what),
+                None => {}
+            }
         }
         self.allow_beneath(source)
     }
@@ -282,7 +307,7 @@ impl Judge {
     fn allow_beneath(&self, source: &Judged) -> Result<()> {
         for mount in self.mounts.beneath(&source.path) {
             let place = mount.place();
-            let forbidden = || self.protected.iter().find(|protected| protected.would_show(&place));
+            let forbidden = || self.protected.iter().find(|protected| protected.shown_by(&place).is_some());
             let what = mount.kernel_file_system().map(str::to_owned);
             if let Some(what) = what.or_else(|| forbidden().map(|protected| protected.what.clone())) {
                 return Err(Error::MountBeneath {
@@ -404,6 +429,25 @@ mod tests {
             assert_eq!(error.code(), "workspace-refused", "{error:?}");
             assert!(error.diagnosis().message.contains("/workspace/m"), "{error:?}");
             assert!(error.diagnosis().fix.as_ref().unwrap().contains("umount"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_is_a_place_by_another_name_is_judged_as_that_place() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        judged_with(|point, data| {
+            fs::create_dir(data.with_file_name("other")).unwrap();
+            mount_bind(data.with_file_name("other"), point.parent().unwrap()).unwrap();
+        })
+        .unwrap();
+        for part in ["", "homes"] {
+            let refused =
+                judged_with(|point, data| mount_bind(data.join(part), point.parent().unwrap()).unwrap());
+            let error = moltis_sandbox::Error::from(refused.unwrap_err());
+            assert_eq!(error.code(), "workspace-refused", "{error:?}");
+            assert!(error.diagnosis().message.contains("Moltis's data directory"), "{error:?}");
         }
     }
 }
