@@ -78,12 +78,27 @@ pub(crate) async fn attach(
     Ok(pair(transport, connection, process, None, inspection))
 }
 
+/// Whether the process that was to take a request over ended at that very moment. What can be asked twice is asked
+/// again then.
+fn ended_meanwhile(error: &Error) -> bool {
+    use std::io::ErrorKind::{ConnectionReset, UnexpectedEof};
+
+    matches!(error, Error::Lost(cause) if matches!(cause.kind(), UnexpectedEof | ConnectionReset))
+}
+
 /// Ends a command's descent and waits for its end.
 pub(crate) async fn stop(
     transport: &dyn Transport,
     process: ProcessId,
     patience: Patience,
 ) -> Result<Outcome> {
+    match stop_once(transport, process, patience).await {
+        Err(error) if ended_meanwhile(&error) => stop_once(transport, process, patience).await,
+        answer => answer,
+    }
+}
+
+async fn stop_once(transport: &dyn Transport, process: ProcessId, patience: Patience) -> Result<Outcome> {
     let mut connection = Connection::open(transport, &Request::Stop { process: process.0 }, patience).await?;
     match connection.answer(Subject::Process).await? {
         Reply::Exited(exited) => outcome(exited),

@@ -124,6 +124,7 @@ impl ExecControl for Control {
 fn over_is_no_error(answer: Result<()>) -> Result<()> {
     match answer {
         Err(Error::Failed(..) | Error::Gone) => Ok(()),
+        Err(error) if super::ended_meanwhile(&error) => Ok(()),
         answer => answer,
     }
 }
