@@ -1,22 +1,49 @@
-//! `cargo xtask bench exec`: figures beside their baselines, from one run.
+//! `cargo xtask bench exec`, `bench engines` and `bench egress`: figures beside their baselines, from one run.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use crate::command::{kept, shown};
 use crate::tally::Tally;
-use crate::{Outcome, cargo, marker};
+use crate::{Outcome, cargo, install, marker};
 
 /// The page that the table is written into.
 const PAGE: &str = "docs/performance.md";
 
-/// Builds the bench and the program that it measures.
-fn built(release: bool) -> Result<Command, String> {
-    let mut arguments = vec!["-p", "moltis-testkit", "--example", "bench"];
+/// The proxies that ours is held against.
+const PROXIES: [&str; 2] = ["tinyproxy", "squid"];
+
+/// Builds the bench of the proxy and the proxy behind a listener.
+fn egress(release: bool) -> Result<Command, String> {
+    let example = |name| {
+        let mut arguments = vec!["-p", "moltis-egress", "--example", name];
+        if release {
+            arguments.push("--release");
+        }
+        cargo::build(&arguments, name)
+    };
+    let mut command = Command::new(example("egress")?);
+    command.arg("--proxy").arg(example("proxy")?);
+    Ok(command)
+}
+
+/// Builds the bench of the proxy through a sandbox.
+fn through(release: bool) -> Result<Command, String> {
+    let mut arguments = vec!["-p", "moltis-backend-namespaces", "--example", "through"];
     if release {
         arguments.push("--release");
     }
-    let bench = cargo::build(&arguments, "bench")?;
+    Ok(Command::new(cargo::build(&arguments, "through")?))
+}
+
+/// Builds a bench and the program that it measures.
+fn built(example: &str, release: bool) -> Result<Command, String> {
+    let mut arguments = vec!["-p", "moltis-testkit", "--example", example];
+    if release {
+        arguments.push("--release");
+    }
+    let bench = cargo::build(&arguments, example)?;
     let moltis = cargo::moltis(release)?;
     let mut command = Command::new(bench);
     command.arg("--moltis").arg(moltis);
@@ -25,8 +52,15 @@ fn built(release: bool) -> Result<Command, String> {
 
 /// Runs the bench.
 pub fn run(arguments: &[&str]) -> Outcome {
-    let Some((&"exec", arguments)) = arguments.split_first() else {
-        return Err("`cargo xtask bench exec` is the bench that there is".into());
+    let (example, arguments) = match arguments.split_first() {
+        Some((&"exec", arguments)) => ("bench", arguments),
+        Some((&"engines", arguments)) => ("engines", arguments),
+        Some((&"egress", arguments)) => ("egress", arguments),
+        Some((&"wasm", arguments)) => ("wasm", arguments),
+        _ => {
+            let all = "`cargo xtask bench exec`, `bench engines`, `bench egress` and `bench wasm`";
+            return Err(format!("the benches are {all}"));
+        }
     };
     let (mut release, mut write) = (true, false);
     let mut rest = Vec::new();
@@ -34,16 +68,33 @@ pub fn run(arguments: &[&str]) -> Outcome {
         match *argument {
             "--dev" => release = false,
             "--write" => write = true,
+            "--all" if example == "egress" => install::packages(&PROXIES)?,
             "--short" | "--long" => rest.push(*argument),
+            // A module of CPython, for its figures.
+            argument if example == "wasm" && argument.starts_with("--python=") => rest.push(argument),
             other => return Err(format!("unknown argument {other:?}")),
         }
     }
-    let mut command = built(release)?;
-    command.args(rest);
-    if !write {
-        return Ok(shown(&mut command, Duration::from_secs(3600))? == 0);
+    let section = match example {
+        "bench" => "bench exec",
+        "engines" => "bench engines",
+        "wasm" => "bench wasm",
+        _ => "bench egress",
+    };
+    let mut command = if example == "egress" { egress(release)? } else { built(example, release)? };
+    let mut good = measured(command.args(&rest), section, write)?;
+    if example == "egress" && cfg!(target_os = "linux") {
+        good &= measured(through(release)?.args(&rest), "bench egress through", write)?;
     }
-    let ended = kept(&mut command, None, Duration::from_secs(3600))?;
+    Ok(good)
+}
+
+/// Runs one bench; its table goes into a section of the page if it is to be written.
+fn measured(command: &mut Command, section: &str, write: bool) -> Outcome {
+    if !write {
+        return Ok(shown(command, Duration::from_secs(3600))? == 0);
+    }
+    let ended = kept(command, None, Duration::from_secs(3600))?;
     println!("{}", ended.all());
     if ended.late {
         return Ok(false);
@@ -53,14 +104,16 @@ pub fn run(arguments: &[&str]) -> Outcome {
     if table.is_empty() {
         return Err("the bench printed no table".into());
     }
-    marker::write(&cargo::root().join(PAGE), "bench exec", &table)?;
+    marker::write(&cargo::root().join(PAGE), section, &table)?;
     println!("written to {PAGE}");
     Ok(ended.good())
 }
 
 /// A short run for the tests: sizes and counts must hold, times are only shown.
-pub fn tally(tally: &mut Tally) -> Result<(), String> {
-    let ended = kept(built(false)?.arg("--short"), None, Duration::from_secs(900))?;
+pub fn tally(tally: &mut Tally, bench: &Path, moltis: &Path) -> Result<(), String> {
+    let mut command = Command::new(bench);
+    command.arg("--moltis").arg(moltis).arg("--short");
+    let ended = kept(&mut command, None, Duration::from_secs(900))?;
     println!("{}", ended.all());
     let result = if ended.good() { Ok(()) } else { Err(format!("ended with {}", ended.code)) };
     tally.check("bench exec: sizes and counts", result);

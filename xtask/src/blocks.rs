@@ -141,6 +141,9 @@ fn reader(script: &str, folder: &Path, home: &Path, path: &std::ffi::OsStr) -> R
         }
     }
     command.env("HOME", home).env("PATH", path);
+    // A reader without container engines: whatever runs on this machine, the blocks are about the built-in sandbox.
+    command.env("DOCKER_HOST", "unix:///nonexistent/docker.sock");
+    command.env("CONTAINER_HOST", "unix:///nonexistent/podman.sock");
     Ok(command)
 }
 

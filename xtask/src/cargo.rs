@@ -43,8 +43,24 @@ fn field<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     rest.find('"').map(|end| &rest[..end])
 }
 
+/// Tests, and the programs and examples that were built along with them.
+#[derive(Debug)]
+pub struct Built {
+    /// The tests, by name.
+    pub tests: Vec<TestProgram>,
+    programs: Vec<PathBuf>,
+}
+
+impl Built {
+    /// A program or an example. Another build of it would compile again all that depends on what only tests ask for.
+    pub fn program(&self, name: &str) -> Result<&Path, String> {
+        let found = self.programs.iter().find(|path| path.file_name().is_some_and(|n| n == name));
+        found.map(PathBuf::as_path).ok_or_else(|| format!("cargo built no {name} with the tests"))
+    }
+}
+
 /// Builds every test of the workspace and says where they are.
-pub fn build_tests() -> Result<Vec<TestProgram>, String> {
+pub fn build_tests() -> Result<Built, String> {
     let output = cargo()
         .args(["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"])
         .stdin(Stdio::null())
@@ -55,17 +71,15 @@ pub fn build_tests() -> Result<Vec<TestProgram>, String> {
         return Err("the tests do not build".into());
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    let mut programs = Vec::new();
+    let (mut tests, mut programs) = (Vec::new(), Vec::new());
     for line in text.lines().filter(|l| l.contains("\"reason\":\"compiler-artifact\"")) {
         let (Some(path), Some(manifest)) = (field(line, "executable"), field(line, "manifest_path")) else {
             continue;
         };
-        if !line.contains("\"test\":true}") && !line.contains("\"test\":true,\"") {
-            continue;
-        }
-        // The profile's flag, not the target's: only what was built as a test.
+        // The profile's flag, not the target's: what was built as a test.
         let profile = line.find("\"profile\":").map(|at| &line[at..]).unwrap_or_default();
         if !profile[..profile.find('}').unwrap_or(0)].contains("\"test\":true") {
+            programs.push(PathBuf::from(path));
             continue;
         }
         let folder = Path::new(manifest).parent().unwrap_or(Path::new("/")).to_owned();
@@ -80,18 +94,18 @@ pub fn build_tests() -> Result<Vec<TestProgram>, String> {
         let target = line.find("\"target\":").map(|at| &line[at..]).unwrap_or_default();
         let name = field(target, "name").unwrap_or_default();
         let integration = target.contains("\"kind\":[\"test\"]");
-        programs.push(TestProgram {
+        tests.push(TestProgram {
             name: format!("{package}::{name}{}", if integration { "" } else { " (unit)" }),
             path: path.into(),
             folder,
             integration,
         });
     }
-    if programs.is_empty() {
+    if tests.is_empty() {
         return Err("cargo named no test programs".into());
     }
-    programs.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(programs)
+    tests.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(Built { tests, programs })
 }
 
 /// Builds something and returns the path of the executable of this name.

@@ -135,8 +135,10 @@ impl Scratch {
     /// A new one that others may enter.
     pub fn new(name: &str) -> Result<Self, String> {
         use std::os::unix::fs::PermissionsExt;
-        let stamp = std::time::SystemTime::UNIX_EPOCH.elapsed().map(|d| d.as_nanos()).unwrap_or(0);
-        let path = std::env::temp_dir().join(format!("moltis-xtask-{name}-{}-{stamp}", std::process::id()));
+        let stamp = std::time::SystemTime::UNIX_EPOCH.elapsed().map(|d| d.as_micros()).unwrap_or(0);
+        // Short: the path of a socket has to be, and Podman's folder below it too.
+        let stamp = stamp & 0xffff_ffff;
+        let path = std::env::temp_dir().join(format!("moltis-xtask-{name}-{}-{stamp:x}", std::process::id()));
         std::fs::create_dir(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).map_err(|e| e.to_string())?;
         Ok(Self(path))

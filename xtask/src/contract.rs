@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::command::{Scratch, root, shown};
-use crate::{Outcome, cargo, marker, user};
+use crate::user::{self, Engines, User};
+use crate::{Outcome, cargo, marker};
 
 /// Limit of one whole run.
 const LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -21,14 +22,30 @@ fn suite() -> Result<PathBuf, String> {
     cargo::build(&["-p", "moltis-testkit", "--example", "contract"], "contract")
 }
 
-fn once(suite: &Path, as_user: bool, scratch: &Scratch, arguments: &[String]) -> Result<bool, String> {
-    let mut command = if as_user {
-        let target = suite.parent().and_then(Path::parent).unwrap_or(suite).to_owned();
-        user::command(suite, &[target], scratch)?
-    } else {
-        Command::new(suite)
+/// Runs it as this user, or as an ordinary one whose own Podman has the images.
+fn once(suite: &Path, user: Option<&User>, arguments: &[String]) -> Result<bool, String> {
+    let mut command = match user {
+        Some(user) => user.command(suite, &cargo::root()),
+        None => Command::new(suite),
     };
     Ok(shown(command.args(arguments), LIMIT)? == 0)
+}
+
+/// The ordinary user that sees the suite.
+fn ordinary(suite: &Path) -> Result<User, String> {
+    let target = suite.parent().and_then(Path::parent).unwrap_or(suite).to_owned();
+    let mut user = User::new(&[cargo::root(), target], Engines::Used)?;
+    user.fill_podman()?;
+    Ok(user)
+}
+
+/// Whether that user's Podman is as it was.
+fn closed(user: User) -> bool {
+    let left = user.close();
+    if let Err(what) = &left {
+        println!("left in Podman without root:\n{what}");
+    }
+    left.is_ok()
 }
 
 /// Runs the contract and writes the page.
@@ -61,7 +78,13 @@ pub fn contract(arguments: &[&str]) -> Outcome {
         let file = exchange.join(if as_user { "user" } else { "own" });
         let mut all = rest.clone();
         all.extend(["--label".into(), label.into(), "--json".into(), file.display().to_string()]);
-        good &= once(&suite, as_user, &scratch, &all)?;
+        if as_user {
+            let user = ordinary(&suite)?;
+            good &= once(&suite, Some(&user), &all)?;
+            good &= closed(user);
+        } else {
+            good &= once(&suite, None, &all)?;
+        }
         files.push(file);
     }
     let table = |which: &str| -> Result<String, String> {
@@ -92,17 +115,17 @@ pub fn attack(arguments: &[&str]) -> Outcome {
         }
     }
     let suite = suite()?;
-    let scratch = Scratch::new("attack")?;
+    let user = if root() { Some(ordinary(&suite)?) } else { None };
     let mut good = true;
     for round in 1..=rounds {
         if rounds > 1 {
             println!("round {round} of {rounds}");
         }
-        good &= once(&suite, false, &scratch, &rest)?;
-        if root() {
+        good &= once(&suite, None, &rest)?;
+        if let Some(user) = &user {
             println!("as an ordinary user");
-            good &= once(&suite, true, &scratch, &rest)?;
+            good &= once(&suite, Some(user), &rest)?;
         }
     }
-    Ok(good)
+    Ok(good & user.is_none_or(closed))
 }

@@ -1,9 +1,10 @@
 //! Installing what the tests need and a machine does not have, by Debian's package manager.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::command::{find, root, shown};
+use crate::command::{find, kept, root, shown};
 
 /// Programs that tests use, and the packages that bring them.
 const NEEDS: &[(&str, &str)] = &[
@@ -22,25 +23,51 @@ const NEEDS: &[(&str, &str)] = &[
     ("tmux", "tmux"),
     ("ip", "iproute2"),
     ("node", "nodejs"),
-    ("java", "default-jre-headless"),
+    ("npm", "npm"),
+    ("javac", "default-jdk-headless"),
+    ("go", "golang-go"),
+    ("curl", "curl"),
+    ("wget", "wget"),
+    ("openssl", "openssl"),
     ("vi", "vim-tiny"),
     ("awk", "mawk"),
 ];
 
-/// Programs that are missing here, with their packages.
+/// Files that tests use inside sandboxes, which show the system's and nothing else that comes first on PATH.
+const FILES: &[(&str, &str)] = &[
+    ("/usr/bin/python3", "python3"),
+    ("/usr/bin/pip3", "python3-pip"),
+    ("/usr/lib/python3/dist-packages/requests", "python3-requests"),
+    ("/usr/lib/python3/dist-packages/httpx", "python3-httpx"),
+];
+
+/// Programs and files that are missing here, with their packages.
 pub fn missing() -> Vec<(&'static str, &'static str)> {
-    NEEDS.iter().filter(|(program, _)| find(program).is_none()).copied().collect()
+    let programs = NEEDS.iter().filter(|(program, _)| find(program).is_none());
+    programs.chain(FILES.iter().filter(|(file, _)| !Path::new(file).exists())).copied().collect()
 }
 
 /// Installs what is missing.
 pub fn install() -> Result<(), String> {
     let mut packages: Vec<&str> = missing().into_iter().map(|(_, package)| package).collect();
-    // A sandbox shows the system's python3, whatever else comes first on PATH.
-    if !std::path::Path::new("/usr/bin/python3").exists() {
-        packages.push("python3");
-    }
     packages.sort_unstable();
     packages.dedup();
+    fetch(&packages)?;
+    let left = missing();
+    if left.is_empty() { Ok(()) } else { Err(format!("still missing: {left:?}")) }
+}
+
+/// Installs those of these packages that are not there.
+pub fn packages(wanted: &[&str]) -> Result<(), String> {
+    let there = |package: &str| {
+        let mut query = Command::new("dpkg-query");
+        query.args(["-W", "-f", "${db:Status-Status}", package]);
+        kept(&mut query, None, Duration::from_secs(30)).is_ok_and(|ended| ended.text() == "installed")
+    };
+    fetch(&wanted.iter().copied().filter(|package| !there(package)).collect::<Vec<_>>())
+}
+
+fn fetch(packages: &[&str]) -> Result<(), String> {
     if packages.is_empty() {
         return Ok(());
     }
@@ -58,10 +85,9 @@ pub fn install() -> Result<(), String> {
         )
     };
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
-    arguments.extend(&packages);
+    arguments.extend(packages);
     if apt(&["update"])? != 0 || apt(&arguments)? != 0 {
         return Err("apt-get failed".into());
     }
-    let left = missing();
-    if left.is_empty() { Ok(()) } else { Err(format!("still missing: {left:?}")) }
+    Ok(())
 }

@@ -5,6 +5,7 @@ mod blocks;
 mod cargo;
 mod command;
 mod contract;
+mod engines;
 mod install;
 mod marker;
 mod real;
@@ -17,17 +18,28 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 cargo xtask COMMAND
 
-  test [--all] [--long]                run every test this machine can run, and say what it could not
+  test [--all] [--long] [--only NAME] [--user] [-- ARGUMENTS]
+                                       run every test this machine can run, and say what it could not
                                          --all   install what is missing (apt-get, as root); a skip is a failure
                                          --long  the long forms of the long suites
+                                         --only  of the test programs, those with this in their names, and no more
+                                         --user  the ordinary user's half alone (as root)
+                                         --      arguments for the test programs: which of their tests, say
   contract [--backend NAME] [--case PREFIX] [--user]
                                        hold every backend against the contract, print the matrix and write
                                        docs/guarantees.md (only whole runs are written)
   attack [--backend NAME] [--case PREFIX] [--full]
                                        try to break out; --full also repeats each attack
+  engines up|down                      install and start Docker and Podman and make the images of the tests (as root, on
+                                       Debian); stop what was started
   real [--long] [--only NAME]          run real programs in `moltis exec`
   bench exec [--short] [--long] [--dev] [--write]
                                        measure against baselines; --write puts the table into docs/performance.md
+  bench egress [--short] [--all] [--dev] [--write]
+                                       the proxy beside tinyproxy and squid, where they are installed; --all installs
+                                       them (apt-get, as root)
+  bench wasm [--short] [--long] [--dev] [--write] [--python=MODULE]
+                                       the in-process shell beside the host's, modules, many idle sessions
   blocks                               run the shell blocks of README.md and docs
 ";
 
@@ -38,6 +50,7 @@ fn main() -> ExitCode {
         Some((&"test", rest)) => tests::run(rest),
         Some((&"contract", rest)) => contract::contract(rest),
         Some((&"attack", rest)) => contract::attack(rest),
+        Some((&"engines", rest)) => engines::run(rest),
         Some((&"real", rest)) => real::run(rest),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"blocks", rest)) => blocks::run(rest),

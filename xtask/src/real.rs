@@ -1,5 +1,8 @@
 //! `cargo xtask real`: real programs through `moltis exec`, each held to its whole expected output.
 
+mod proxied;
+mod python;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -43,6 +46,7 @@ type Named = (&'static str, fn(&Place) -> Check);
 
 const CHECKS: &[Named] = &[
     ("human-eval", human_eval),
+    ("wasm-python", python::python),
     ("git-clone", git_clone),
     ("make", make),
     ("cargo-build", cargo_build),
@@ -78,7 +82,9 @@ pub fn tally(tally: &mut Tally, moltis: &Path, long: bool) -> Result<(), String>
 }
 
 fn chosen(tally: &mut Tally, moltis: &Path, long: bool, only: Option<&str>) -> Result<(), String> {
-    for (name, check) in CHECKS.iter().filter(|(name, _)| only.is_none_or(|o| o == *name)) {
+    for (name, check) in
+        CHECKS.iter().chain(proxied::CHECKS).filter(|(name, _)| only.is_none_or(|o| o == *name))
+    {
         let place = Place { moltis: moltis.to_owned(), scratch: Scratch::new("real")?, long };
         match check(&place) {
             Ok(()) => tally.check(&format!("real {name}"), Ok(())),
@@ -289,7 +295,8 @@ fn make(place: &Place) -> Check {
     same("the built program on the host", &ran, b"3\n")
 }
 
-fn cargo_build(place: &Place) -> Check {
+/// Where the Rust that builds this lies.
+fn sysroot() -> Result<String, Trouble> {
     let sysroot = Command::new("rustc")
         .args(["--print", "sysroot"])
         .output()
@@ -298,6 +305,11 @@ fn cargo_build(place: &Place) -> Check {
     if sysroot.is_empty() {
         return Err(Trouble::Lacking("rustc names no sysroot".into()));
     }
+    Ok(sysroot)
+}
+
+fn cargo_build(place: &Place) -> Check {
+    let sysroot = sysroot()?;
     system_program("cc")?;
     let work = place.folder("work")?;
     std::fs::create_dir(work.join("src"))?;

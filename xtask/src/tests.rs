@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::cargo::{self, TestProgram};
 use crate::command::{Scratch, kept, root};
 use crate::tally::{Tally, indented};
-use crate::{Outcome, bench, blocks, install, real, user};
+use crate::user::{Engines, User};
+use crate::{Outcome, bench, blocks, engines, install, real, user};
 
 /// Limit of one test program.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -15,25 +16,57 @@ const LIMIT: Duration = Duration::from_secs(20 * 60);
 /// Limit of one test program in the long form.
 const LONG_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
 
+/// Tests of the engines and of sandboxes on every backend: the ordinary user may use Docker and Podman there.
+const OF_ENGINES: [&str; 2] = ["moltis-backend-container::", "moltis-testkit::"];
+
+#[derive(Default)]
 struct Form {
     all: bool,
     long: bool,
+    /// As the ordinary user only.
+    user: bool,
+    /// Part of the names of the only test programs to run.
+    only: Option<String>,
+    /// What they are told: which of their tests, say.
+    told: Vec<String>,
+}
+
+impl Form {
+    fn read(arguments: &[&str]) -> Result<Self, String> {
+        let mut form = Self::default();
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match *argument {
+                "--all" => form.all = true,
+                "--long" => form.long = true,
+                "--user" if root() => form.user = true,
+                "--" => form.told = arguments.by_ref().map(|word| (*word).to_owned()).collect(),
+                "--user" => return Err("--user: only root can run as another user".into()),
+                "--only" => {
+                    let part = arguments.next().ok_or("--only: which test programs? (moltis-agent, say)")?;
+                    form.only = Some((*part).to_owned());
+                }
+                other => return Err(format!("unknown argument {other:?}")),
+            }
+        }
+        Ok(form)
+    }
+
+    /// Whether everything is run, and not a part.
+    fn whole(&self) -> bool {
+        !self.user && self.only.is_none() && self.told.is_empty()
+    }
 }
 
 /// Runs the tests.
 pub fn run(arguments: &[&str]) -> Outcome {
-    let mut form = Form { all: false, long: false };
-    for argument in arguments {
-        match *argument {
-            "--all" => form.all = true,
-            "--long" => form.long = true,
-            other => return Err(format!("unknown argument {other:?}")),
-        }
-    }
+    let form = Form::read(arguments)?;
     let mut tally = Tally::default();
     if form.all {
         install::install()?;
     }
+    // Stopped when this is left, whichever way; what ran before goes on.
+    let engines = if form.all { Some(engines::up()?) } else { None };
     for (program, package) in install::missing() {
         tally.skip(format!("whatever needs {program} (package {package})"));
     }
@@ -43,31 +76,54 @@ pub fn run(arguments: &[&str]) -> Outcome {
     std::fs::write(&skips, "").map_err(|e| e.to_string())?;
     std::os::unix::fs::chown(&skips, root().then_some(user::UID), None).map_err(|e| e.to_string())?;
 
-    let programs = cargo::build_tests()?;
-    // Once here, so that no test and no block has to wait for it.
-    let moltis = cargo::moltis(false)?;
-    for program in &programs {
+    let before = if form.all { Some(engines::left::Look::take()?) } else { None };
+    let built = cargo::build_tests()?;
+    let (moltis, bench) = (built.program("moltis")?.to_owned(), built.program("bench")?.to_owned());
+    let mut programs = built.tests;
+    if let Some(part) = &form.only {
+        programs.retain(|program| program.name.contains(part.as_str()));
+        if programs.is_empty() {
+            return Err(format!("--only: no test program has {part:?} in its name"));
+        }
+    }
+    for program in programs.iter().filter(|_| !form.user) {
         let mut command = Command::new(&program.path);
         test_program(&mut tally, program, "", &mut command, &skips, &form)?;
     }
-    doc_tests(&mut tally)?;
+    if form.whole() {
+        doc_tests(&mut tally)?;
+    }
     if root() {
         let target = moltis.parent().and_then(Path::parent).unwrap_or(&moltis).to_owned();
         let shows = [cargo::root(), target];
+        let stranger = User::new(&shows, Engines::Strange)?;
+        let mut member = User::new(&shows, Engines::Used)?;
+        member.fill_podman()?;
         for program in programs.iter().filter(|p| p.integration) {
-            let mut command = user::command(&program.path, &shows, &scratch)?;
+            let of_engines = OF_ENGINES.iter().any(|package| program.name.starts_with(package));
+            let user = if of_engines { &member } else { &stranger };
+            let mut command = user.command(&program.path, &program.folder);
+            command.env("MOLTIS_TEST_ROOT_TOO", "1");
             test_program(&mut tally, program, " (ordinary user)", &mut command, &skips, &form)?;
         }
+        stranger.close()?;
+        tally.check("nothing is left in the ordinary user's Podman", member.close());
     } else {
         tally.skip("everything as root: run this as root to have both");
     }
-    real::tally(&mut tally, &moltis, form.long)?;
-    bench::tally(&mut tally)?;
-    blocks::tally(&mut tally, &moltis)?;
+    if form.whole() {
+        real::tally(&mut tally, &moltis, form.long)?;
+        bench::tally(&mut tally, &bench, &moltis)?;
+        blocks::tally(&mut tally, &moltis)?;
+    }
+    if let Some(before) = before {
+        tally.check("nothing of the container suites is left", before.same_again());
+    }
     let collected = std::fs::read_to_string(&skips).map_err(|e| e.to_string())?;
     for line in collected.lines() {
         tally.skip(line);
     }
+    drop(engines);
     Ok(tally.close(form.all))
 }
 
@@ -79,7 +135,7 @@ fn test_program(
     skips: &Path,
     form: &Form,
 ) -> Result<(), String> {
-    command.current_dir(&program.folder).env("MOLTIS_TEST_SKIPS", skips);
+    command.args(&form.told).current_dir(&program.folder).env("MOLTIS_TEST_SKIPS", skips);
     command.env("CARGO_MANIFEST_DIR", &program.folder);
     if form.all {
         command.env("MOLTIS_TEST_ALL", "1");

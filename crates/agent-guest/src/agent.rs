@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use moltis_agent_protocol::frame::{self, HEADER_BYTES};
 use moltis_agent_protocol::hello;
-use moltis_agent_protocol::message::{ExecStart, Reply, Request, Status};
+use moltis_agent_protocol::message::{ExecStart, Failure, Reply, Request, Status};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -22,18 +22,26 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::connection::Connection;
 use crate::control;
 use crate::descent::{self, Attempt};
+use crate::egress::{self, Port};
 use crate::failure::{busy, invalid, kernel, not_found};
 use crate::guarded::{self, Guarded};
-use crate::peer::{self, PeerRule};
+use crate::peer::{self, Admission, PeerRule};
 use crate::pending::{Arrival, Pending, Refusal};
 use crate::process::{self, Job};
 use crate::registry::{self, Operation, Registry};
 use crate::rlimits::CommandLimits;
 use crate::serve::ServeConfig;
+use crate::trust::Trust;
 use crate::{files, forward, poll, startup};
 
 /// Connections without a whole request, at most. More wait in the kernel's queue.
 const MAX_PENDING: usize = 64;
+
+/// Peers inside that have not shown a secret yet, at most; the oldest goes for the newest.
+const MAX_STRANGERS: usize = 16;
+
+/// Connections that are accepted in one turn, so that whoever makes them without end holds up nothing else.
+const MAX_ACCEPTED: usize = 64;
 
 /// Length of that queue; the kernel may shorten it.
 const BACKLOG: i32 = 4096;
@@ -58,8 +66,10 @@ const LAST_KILL: Duration = Duration::from_secs(60);
 const CONTROL: u64 = 0;
 const SIGNALS: u64 = 1;
 const LIFELINE: u64 = 2;
-const PENDING: u64 = 3;
-const LISTENER: u64 = 4;
+const HOLDER: u64 = 3;
+const PENDING: u64 = 4;
+const LISTENER: u64 = 5;
+const PROXY_PORT: u64 = 6;
 
 /// PID 1 of one sandbox, or the plain process that stands in for it.
 pub struct Agent {
@@ -72,6 +82,13 @@ pub struct Agent {
     limits: CommandLimits,
     guarded: Vec<Guarded>,
     peers: PeerRule,
+    trust: Trust,
+    /// The proxy port, where there is one.
+    port: Option<Port>,
+    /// The connection whose end is the sandbox's.
+    holder: Option<OwnedFd>,
+    /// When there must have been one.
+    held_by: Option<Instant>,
     began: Instant,
     commands: u64,
     registry: Registry,
@@ -81,6 +98,8 @@ pub struct Agent {
     paused: Option<Instant>,
     /// When to look for escapees.
     sweep: Option<Instant>,
+    /// Whether anybody who may has been heard of in this turn. Others do not keep a sandbox alive.
+    stirred: bool,
     /// The exit code, once the end has come.
     over: Option<i32>,
 }
@@ -101,6 +120,11 @@ impl Agent {
             rustix::io::ioctl_fionbio(lifeline, true)?;
             watch(&epoll, lifeline.as_fd(), LIFELINE, 0)?;
         }
+        // Before any code of the sandbox runs, which could have it otherwise.
+        let port = config.egress.then(Port::open).and_then(Result::ok);
+        for socket in port.iter().flat_map(Port::sockets) {
+            watch(&epoll, socket, PROXY_PORT, 0)?;
+        }
         if let Some(ready) = config.ready {
             rustix::io::write(ready, &[1])?;
         }
@@ -115,6 +139,10 @@ impl Agent {
             limits: config.limits,
             guarded: config.guarded,
             peers: config.peers,
+            trust: Trust::default(),
+            port,
+            holder: None,
+            held_by: config.held_within.and_then(|time| now.checked_add(time)),
             began: now,
             commands: 0,
             registry: Registry::new(now),
@@ -122,6 +150,7 @@ impl Agent {
             last_pending: 0,
             paused: None,
             sweep: None,
+            stirred: false,
             over: None,
         })
     }
@@ -142,7 +171,7 @@ impl Agent {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => self.over = Some(1),
             }
-            let quiet = events.is_empty();
+            self.stirred = false;
             events.sort_by_key(|event| untag(event).0);
             for event in &events {
                 // Whoever was told of the end may count on nothing having begun since.
@@ -154,11 +183,13 @@ impl Agent {
                     SIGNALS => self.hear_signals(),
                     LIFELINE => self.feel_lifeline(),
                     CONTROL => self.hear(number as i32),
+                    HOLDER => self.feel_holder(),
                     PENDING => self.advance(number),
+                    PROXY_PORT => self.feel_port(),
                     _ => self.accept(),
                 }
             }
-            self.keep_time(quiet);
+            self.keep_time();
             if let Some(code) = self.over {
                 self.end();
                 return code;
@@ -172,16 +203,26 @@ impl Agent {
             self.pending.values().map(Pending::until).min(),
             // While somebody is on the way in the idle time does not count, and is nothing to wake up for.
             self.idle
-                .filter(|_| self.pending.is_empty())
+                .filter(|_| !self.is_awaited())
                 .and_then(|idle| self.registry.idle_since()?.checked_add(idle)),
             self.paused,
             self.sweep,
+            self.held_by,
+            self.port.as_ref().and_then(|port| port.rest),
         ];
         times.into_iter().flatten().min()
     }
 
-    fn keep_time(&mut self, quiet: bool) {
+    /// Whether somebody who may is on the way in.
+    fn is_awaited(&self) -> bool {
+        self.pending.values().any(Pending::is_trusted)
+    }
+
+    fn keep_time(&mut self) {
         let now = Instant::now();
+        if self.held_by.is_some_and(|until| until <= now) {
+            self.over = Some(0);
+        }
         let impatient: Vec<u64> = self
             .pending
             .iter()
@@ -202,8 +243,16 @@ impl Agent {
         if self.sweep.is_some_and(|time| time <= now) {
             self.sweep_escapees(now);
         }
+        if let Some(port) = &mut self.port
+            && port.rest.is_some_and(|time| time <= now)
+        {
+            port.rest = None;
+            for socket in port.sockets() {
+                let _ = watch(&self.epoll, socket, PROXY_PORT, 0);
+            }
+        }
         // Nobody may be on the way in: an event, or a request not yet whole, comes first.
-        if let (true, true, Some(idle)) = (quiet, self.pending.is_empty(), self.idle)
+        if let (false, false, Some(idle)) = (self.stirred, self.is_awaited(), self.idle)
             && self.registry.idle_since().is_some()
             && self.registry.idle_for(now) >= idle
         {
@@ -230,6 +279,16 @@ impl Agent {
         }
     }
 
+    fn feel_holder(&mut self) {
+        let Some(holder) = &self.holder else { return };
+        let mut buffer = [0; 64];
+        match rustix::net::recv(holder, &mut buffer, rustix::net::RecvFlags::DONTWAIT) {
+            Ok((count, _)) if count > 0 => {}
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(_) | Err(_) => self.over = Some(0),
+        }
+    }
+
     fn reap(&mut self) {
         let now = Instant::now();
         loop {
@@ -245,6 +304,11 @@ impl Agent {
                         let _ = epoll::delete(&self.epoll, control);
                     }
                     let known = self.registry.remove(pid.as_raw_pid(), now).is_some();
+                    if let Some(port) = &mut self.port
+                        && port.forwarder == Some(pid.as_raw_pid())
+                    {
+                        port.rest(now);
+                    }
                     // An operation that ended by itself has seen the end of its descent.
                     if !known || status.exit_status() != Some(0) {
                         self.sweep = Some(now);
@@ -267,6 +331,7 @@ impl Agent {
     }
 
     fn hear(&mut self, pid: i32) {
+        self.stirred = true;
         let now = Instant::now();
         let mut buffer = vec![0; control::MAX_PACKET];
         while let Some(control) = self.registry.control(pid) {
@@ -294,19 +359,30 @@ impl Agent {
     }
 
     fn accept(&mut self) {
-        while self.over.is_none() && self.paused.is_none() {
+        for _ in 0..MAX_ACCEPTED {
+            if self.over.is_some() || self.paused.is_some() {
+                return;
+            }
             let conn = match rustix::net::accept_with(&self.listener, SocketFlags::CLOEXEC) {
                 Ok(conn) => conn,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
                 Err(Errno::AGAIN) => return,
                 Err(_) => return self.pause(Some(PAUSE)),
             };
-            if !peer::peer_of(conn.as_fd()).is_ok_and(|peer| self.peers.admits(peer)) {
-                continue;
-            }
-            let mut pending = Pending::new(conn, Instant::now());
-            match pending.advance() {
+            let admission =
+                peer::peer_of(conn.as_fd()).map_or(Admission::Refused, |peer| self.peers.judge(peer));
+            let mut pending = match admission {
+                Admission::Admitted => Pending::new(conn, Instant::now()),
+                Admission::WithSecret => Pending::inside(conn, Instant::now()),
+                Admission::Refused => continue,
+            };
+            let arrival = read(&mut pending, &mut self.trust);
+            self.stirred |= pending.is_trusted();
+            match arrival {
                 Arrival::Waiting => {
+                    if !pending.is_trusted() {
+                        self.make_room_for_stranger();
+                    }
                     self.last_pending += 1;
                     let number = self.last_pending;
                     if watch(&self.epoll, pending.conn().as_fd(), PENDING, number).is_ok() {
@@ -327,6 +403,16 @@ impl Agent {
         self.paused = Some(Instant::now() + time.unwrap_or(crate::pending::PATIENCE));
     }
 
+    fn make_room_for_stranger(&mut self) {
+        let strangers = || self.pending.iter().filter(|(_, pending)| !pending.is_trusted());
+        if strangers().count() < MAX_STRANGERS {
+            return;
+        }
+        if let Some(oldest) = strangers().map(|(number, _)| *number).next() {
+            self.drop_pending(oldest);
+        }
+    }
+
     fn listen_again(&mut self) {
         match watch(&self.epoll, self.listener.as_fd(), LISTENER, 0) {
             Ok(()) => self.paused = None,
@@ -336,7 +422,9 @@ impl Agent {
 
     fn advance(&mut self, number: u64) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
-        match pending.advance() {
+        let arrival = read(pending, &mut self.trust);
+        self.stirred |= pending.is_trusted();
+        match arrival {
             Arrival::Waiting => {}
             arrival => {
                 if let Some(conn) = self.drop_pending(number) {
@@ -371,7 +459,7 @@ impl Agent {
                 let failure = invalid(format!("the request cannot be read: {error}"));
                 process::answer(&conn, &Reply::Failed(failure));
             }
-            Arrival::Waiting | Arrival::Hopeless => {}
+            Arrival::Waiting | Arrival::Secret(_) | Arrival::Hopeless => {}
         }
     }
 
@@ -405,6 +493,11 @@ impl Agent {
                 self.work(conn, Operation::worker(1), None, |conn| forward::connect(conn, port));
             }
             Request::Listen { port } => self.listen(conn, port),
+            Request::Egress { .. } => match self.forwarder() {
+                Ok(()) => self.pass_to_forwarder(conn, payload),
+                Err(failure) => process::answer(&conn, &Reply::Failed(failure)),
+            },
+            Request::Carry { .. } => self.pass_to_forwarder(conn, payload),
             Request::Processes => {
                 let reply = Reply::Processes(self.registry.processes());
                 self.work(conn, Operation::worker(0), None, |mut conn| conn.reply(&reply));
@@ -431,17 +524,34 @@ impl Agent {
             }
             Request::ShutdownIfIdle => {
                 // Whoever waits in the kernel's queue is told by a reset that nothing was read.
-                if self.registry.busy() == 0 && self.pending.is_empty() {
+                if self.registry.busy() == 0 && !self.is_awaited() {
                     process::answer(&conn, &Reply::Done);
                     self.over = Some(0);
                 } else {
                     process::answer(&conn, &Reply::Failed(busy()));
                 }
             }
+            Request::Hold => self.hold(conn),
+        }
+    }
+
+    fn hold(&mut self, conn: OwnedFd) {
+        if self.holder.is_some() {
+            return process::answer(&conn, &Reply::Failed(busy()));
+        }
+        match watch(&self.epoll, conn.as_fd(), HOLDER, 0) {
+            Ok(()) => {
+                process::answer(&conn, &Reply::Done);
+                self.holder = Some(conn);
+                self.held_by = None;
+            }
+            Err(_) => refuse(&conn, Errno::NOMEM),
         }
     }
 
     fn exec(&mut self, conn: OwnedFd, start: ExecStart) {
+        // From now on there may be code inside, which must not pass for the relay.
+        self.trust.close();
         let number = self.registry.next_number();
         let Some((control, theirs)) = self.control_pair(&conn) else { return };
         let timeout = Some(start.timeout_millis).filter(|millis| *millis > 0).map(Duration::from_millis);
@@ -476,6 +586,61 @@ impl Agent {
         let kept = theirs.as_raw_fd();
         let operation = Operation::listener(number, control);
         self.work(conn, operation, Some(kept), |conn| forward::listen(conn, port, number, theirs));
+    }
+
+    /// Somebody has connected to the proxy port, and nobody forwards that.
+    fn feel_port(&mut self) {
+        if self.forwarder().is_err()
+            && let Some(port) = &mut self.port
+        {
+            let unwatched = port.sockets().map(|socket| epoll::delete(&self.epoll, socket));
+            unwatched.for_each(drop);
+            port.rest(Instant::now());
+        }
+    }
+
+    /// Starts the proxy port's forwarder unless it runs.
+    fn forwarder(&mut self) -> Result<(), Failure> {
+        let Some(port) = &self.port else { return Err(egress::unsupported()) };
+        if port.forwarder.is_some() {
+            return Ok(());
+        }
+        let what = "no process could be started";
+        let (control, theirs) = control::pair().map_err(|_| kernel(what, Errno::MFILE))?;
+        let mut keep = port.raw();
+        keep.push(theirs.as_raw_fd());
+        let number = self.registry.next_number();
+        let forked = fork(&mut keep).map_err(|errno| kernel(what, errno))?;
+        let Some(pid) = forked else {
+            // What is PID 1's here is closed already and never dropped.
+            if let Some(port) = self.port.take() {
+                let given = port.number();
+                let forwarder = egress::Forwarder::new(port.into_sockets(), given, theirs, number);
+                let _ = forwarder.and_then(egress::Forwarder::run);
+            }
+            exit(0)
+        };
+        for socket in port.sockets() {
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+        if let Some(port) = &mut self.port {
+            (port.forwarder, port.rest) = (Some(pid), None);
+        }
+        self.admit(pid, Operation::listener(number, control));
+        Ok(())
+    }
+
+    fn pass_to_forwarder(&self, conn: OwnedFd, payload: &[u8]) {
+        let forwarder = self.port.as_ref().and_then(|port| self.registry.control(port.forwarder?));
+        let answer = match forwarder {
+            Some(control) => control::send_with_fd(control, payload, Some(conn.as_fd()))
+                .err()
+                .map(|_| kernel("the forwarder takes no more requests", Errno::AGAIN)),
+            None => Some(not_found("no host stands behind the proxy port")),
+        };
+        if let Some(failure) = answer {
+            process::answer(&conn, &Reply::Failed(failure));
+        }
     }
 
     fn control_pair(&self, conn: &OwnedFd) -> Option<(OwnedFd, OwnedFd)> {
@@ -533,6 +698,18 @@ impl Agent {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+}
+
+/// Reads what has come from somebody on the way in, a secret included.
+fn read(pending: &mut Pending, trust: &mut Trust) -> Arrival {
+    match pending.advance() {
+        Arrival::Secret(secret) if trust.accepts(&secret) => {
+            pending.trust();
+            pending.advance()
+        }
+        Arrival::Secret(_) => Arrival::Hopeless,
+        arrival => arrival,
     }
 }
 

@@ -53,8 +53,37 @@ fn rlimits(limits: &[Rlimit]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Empties every capability set as far as this process may, and makes sure that it has none. What an engine has taken
+/// away already cannot be taken away again; without a capability in a set, and without new privileges, nothing that is
+/// left in the bounding set can be had.
+///
+/// # Errors
+/// When a capability is left that this process could use.
+pub fn require_no_capabilities() -> Result<(), Fault> {
+    // The first thing that needs a capability which is not there ends it, and may have left the later ones undone.
+    let _ = drop_capabilities();
+    let none = CapabilitySet::empty();
+    let _ = rustix::thread::clear_ambient_capability_set();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    rustix::thread::set_capabilities(None, sets).at(Stage::Capabilities, "capset")?;
+    let have = rustix::thread::capabilities(None).at(Stage::Capabilities, "capget")?;
+    if have.effective | have.permitted | have.inheritable != none {
+        return Err(fault(Stage::Capabilities, "capabilities are left", Errno::PERM));
+    }
+    for capability in 0..64 {
+        // SAFETY: a prctl with plain numbers.
+        match unsafe { libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_IS_SET, capability, 0, 0) } {
+            0 => {}
+            // Past the last one that this kernel knows.
+            -1 if last_errno() == Errno::INVAL && capability > 0 => break,
+            _ => return Err(fault(Stage::Capabilities, "ambient capabilities are left", Errno::PERM)),
+        }
+    }
+    Ok(())
+}
+
 /// Empties every capability set and locks the ways in which they could fill again.
-fn drop_capabilities() -> Result<(), Fault> {
+pub fn drop_capabilities() -> Result<(), Fault> {
     // NOROOT, NO_SETUID_FIXUP, NO_CAP_AMBIENT_RAISE and the locks of all four; KEEP_CAPS itself stays off.
     let bits = CapabilitiesSecureBits::from_bits_retain(0b1110_1111);
     rustix::thread::set_capabilities_secure_bits(bits).at(Stage::Capabilities, "securebits")?;
@@ -74,6 +103,26 @@ fn drop_capabilities() -> Result<(), Fault> {
     rustix::thread::set_capabilities(None, sets).at(Stage::Capabilities, "capset")
 }
 
+/// Keeps processes from abstract sockets and from signalling outside of this sandbox, where the kernel can; without it
+/// they are kept apart by their namespaces alone.
+///
+/// # Errors
+/// When a kernel that can refuses.
+pub fn scope() -> Result<(), Fault> {
+    const ABI_WITH_SCOPES: libc::c_long = 6;
+    // `LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL`.
+    const SCOPES: u64 = 0b11;
+    const VERSION: u32 = 1; // LANDLOCK_CREATE_RULESET_VERSION
+    // SAFETY: with this flag the kernel takes no struct and only answers a number. (An engine's filter may refuse.)
+    let abi = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<libc::c_void>(), 0, VERSION)
+    };
+    if abi < ABI_WITH_SCOPES {
+        return Ok(());
+    }
+    landlock(&Landlock { handled: 0, scoped: SCOPES, rules: Vec::new() })
+}
+
 /// `struct landlock_ruleset_attr` up to ABI 6.
 #[repr(C)]
 struct RulesetAttr {
@@ -91,7 +140,7 @@ struct PathBeneathAttr {
 
 const LANDLOCK_RULE_PATH_BENEATH: libc::c_int = 1;
 
-fn landlock(landlock: &Landlock) -> Result<(), Fault> {
+pub fn landlock(landlock: &Landlock) -> Result<(), Fault> {
     let attr =
         RulesetAttr { handled_access_fs: landlock.handled, handled_access_net: 0, scoped: landlock.scoped };
     // A kernel before ABI 6 refuses a longer struct only when what it does not know is not zero.
@@ -132,7 +181,7 @@ fn landlock(landlock: &Landlock) -> Result<(), Fault> {
     Ok(())
 }
 
-fn seccomp(program: &[u8]) -> Result<(), Fault> {
+pub fn seccomp(program: &[u8]) -> Result<(), Fault> {
     let bad = || fault(Stage::Seccomp, "program", Errno::INVAL);
     // The plan's bytes are not aligned for the kernel's struct.
     let mut filters: Vec<libc::sock_filter> = program

@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use moltis_agent_protocol::frame::{self, HEADER_BYTES};
-use moltis_agent_protocol::message::Exited;
+use moltis_agent_protocol::message::{ENDS, Exited, MAX_ENDS};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
@@ -104,6 +104,34 @@ pub fn recv_with_fd(
     Ok(Some((message.bytes, descriptor)))
 }
 
+/// Receives a few bytes of a stream, and the descriptors that came with them: at most [`MAX_ENDS`]. `None` at its end.
+/// Some may be missing, where the kernel's rules keep this process from having them.
+///
+/// # Errors
+/// `WouldBlock` when there is nothing now, `InvalidData` when it is anything but [`ENDS`].
+pub fn recv_ends(stream: BorrowedFd<'_>) -> io::Result<Option<Vec<OwnedFd>>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ENDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut said = [0; ENDS.len()];
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let message = rustix::io::retry_on_intr(|| {
+        rustix::net::recvmsg(stream, &mut [IoSliceMut::new(&mut said)], &mut ancillary, flags)
+    })?;
+    let mut ends = Vec::new();
+    for item in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = item {
+            ends.extend(fds);
+        }
+    }
+    if message.bytes == 0 {
+        return Ok(None);
+    }
+    match said == ENDS && (!ends.is_empty() || message.flags.contains(ReturnFlags::CTRUNC)) {
+        true => Ok(Some(ends)),
+        false => Err(io::ErrorKind::InvalidData.into()),
+    }
+}
+
 /// Tells PID 1 something. A report that finds no room is lost: PID 1 does not depend on any for the sandbox's safety.
 pub fn report(control: BorrowedFd<'_>, report: &Report) {
     if let Ok(frame) = frame::encode_control(report) {
@@ -146,6 +174,26 @@ mod tests {
             recv_with_fd(theirs.as_fd(), &mut buffer).ok()
         });
         assert!(end.unwrap().is_none());
+    }
+
+    #[test]
+    fn ends_come_with_their_word_and_nothing_else_is_taken() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let kind = |result: io::Result<Option<Vec<OwnedFd>>>| result.unwrap_err().kind();
+        assert_eq!(kind(recv_ends(theirs.as_fd())), io::ErrorKind::WouldBlock);
+        let (near, far) = UnixStream::pair().unwrap();
+        for end in [&near, &far] {
+            send_with_fd(ours.as_fd(), &ENDS, Some(end.as_fd())).unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(recv_ends(theirs.as_fd()).unwrap().unwrap().len(), 1);
+        }
+        send_with_fd(ours.as_fd(), &ENDS, None).unwrap();
+        assert_eq!(kind(recv_ends(theirs.as_fd())), io::ErrorKind::InvalidData);
+        send_with_fd(ours.as_fd(), b"?", Some(near.as_fd())).unwrap();
+        assert_eq!(kind(recv_ends(theirs.as_fd())), io::ErrorKind::InvalidData);
+        rustix::net::shutdown(&ours, rustix::net::Shutdown::Write).unwrap();
+        assert!(recv_ends(theirs.as_fd()).unwrap().is_none());
     }
 
     #[test]

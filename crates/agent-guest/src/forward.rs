@@ -3,8 +3,8 @@
 //! A connection to the inside is a process of its own; a listener is one process for itself and all its connections,
 //! which cost next to nothing while they are idle.
 
-mod listener;
-mod tunnel;
+pub mod listener;
+pub mod tunnel;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

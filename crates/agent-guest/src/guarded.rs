@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use moltis_agent_protocol::message::{Failure, FailureCode};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags, statx};
 use rustix::io::{Errno, Result};
 
 /// A mount and the place where it must be found.
@@ -35,6 +35,21 @@ impl Guarded {
         let path = CString::new(path).map_err(|_| Errno::INVAL)?;
         let seen = look(&handle, c"", AtFlags::EMPTY_PATH)?;
         Ok(Self { path, seen, handle })
+    }
+
+    /// The mount that is found at an absolute path, which is no link.
+    ///
+    /// # Errors
+    /// The kernel's; `ENXIO` when nothing is mounted there.
+    pub fn mounted(path: &[u8]) -> Result<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let handle = rustix::fs::open(path, flags, Mode::empty())?;
+        let found = statx(&handle, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
+        let attributes = StatxAttributes::from_bits_retain(found.stx_attributes.bits());
+        if !attributes.contains(StatxAttributes::MOUNT_ROOT) {
+            return Err(Errno::NXIO);
+        }
+        Self::new(path, handle)
     }
 
     /// Whether its place still leads to it. No link is followed there; those above are directories of the root's own.
@@ -79,9 +94,15 @@ pub fn refusal(guarded: &[Guarded]) -> Option<Failure> {
 mod tests {
     use std::os::unix::ffi::OsStrExt;
 
-    use rustix::fs::{Mode, OFlags};
-
     use super::*;
+
+    #[test]
+    fn a_mount_is_told_from_a_folder_and_a_link() {
+        assert!(Guarded::mounted(b"/proc").is_ok());
+        assert_eq!(Guarded::mounted(b"/proc/self/task").unwrap_err(), Errno::NXIO);
+        assert_eq!(Guarded::mounted(b"/proc/self").unwrap_err(), Errno::NOTDIR);
+        assert_eq!(Guarded::mounted(b"/proc/none").unwrap_err(), Errno::NOENT);
+    }
 
     #[test]
     fn anything_else_in_its_place_is_noticed() {

@@ -128,11 +128,13 @@ fn serve_by(
         idle: (plan.agent.idle_millis > 0).then(|| Duration::from_millis(plan.agent.idle_millis)),
         ready: None,
         cwd: plan.agent.directory.into_vec(),
-        peers: PeerRule { owner: plan.agent.owner_uid, outside: true },
+        peers: PeerRule { owner: plan.agent.owner_uid, outside: true, relay: false },
         oom_score_adj: plan.oom_score_adj,
         limits: CommandLimits::default(),
         roots: None,
         guarded,
+        held_within: None,
+        egress: plan.agent.egress,
     })
 }
 

@@ -4,16 +4,22 @@
 //! moltis-guest launch …
 //! moltis-guest serve --listener FD [--lifeline FD] [--idle MILLIS] [--ready FD] [--cwd DIR] [--owner UID]
 //!                    [--rlimit NAME=VALUE]… [--pids COUNT] [--cpu-quota CORES] [--root ro:DIR | rw:DIR]…
+//!                    [--egress]
+//! moltis-guest container --socket PATH --owner UID …
+//! moltis-guest relay --socket PATH
 //! moltis-guest uplink UID GID PROGRAM ARGUMENT…
 //! ```
 
 mod agent;
 mod confine;
 mod connection;
+mod container;
 mod control;
 mod descent;
+mod egress;
 mod failure;
 mod files;
+mod filter;
 mod forward;
 mod guarded;
 mod input;
@@ -24,12 +30,14 @@ mod poll;
 mod process;
 mod pty;
 mod registry;
+mod relay;
 mod ring;
 mod rlimits;
 mod serve;
 mod spawn;
 mod startup;
 mod stream;
+mod trust;
 mod uplink;
 mod watch;
 
@@ -50,7 +58,12 @@ fn main() {
             Ok(config) => serve::run(config),
             Err(problem) => usage(&problem),
         },
-        _ => usage("the first argument is none of `launch`, `serve`, `uplink`"),
+        b"container" => match container::ContainerConfig::from_args(&rest) {
+            Ok(config) => container::run(config),
+            Err(problem) => usage(&problem),
+        },
+        b"relay" => relay::run(&rest),
+        _ => usage("the first argument is none of `launch`, `serve`, `container`, `relay`, `uplink`"),
     };
     std::process::exit(code);
 }

@@ -14,6 +14,19 @@ pub struct PeerRule {
     /// Whether the peer must be outside the agent's own pid namespace. An owner whose id has no mapping inside then
     /// reads as the overflow uid, which is accepted.
     pub outside: bool,
+    /// Whether peers inside are heard that show the relay's secret.
+    pub relay: bool,
+}
+
+/// What becomes of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It may speak.
+    Admitted,
+    /// It may speak once it has shown the relay's secret.
+    WithSecret,
+    /// It is closed.
+    Refused,
 }
 
 /// The other end of a connection as the kernel saw it connect.
@@ -27,11 +40,13 @@ pub struct Peer {
 
 impl PeerRule {
     /// Whether this peer may speak to the agent.
-    pub fn admits(&self, peer: Peer) -> bool {
-        if self.outside {
-            return peer.pid == 0 && [self.owner, 0, OVERFLOW_UID].contains(&peer.uid);
-        }
-        peer.uid == self.owner || peer.uid == 0
+    pub fn judge(&self, peer: Peer) -> Admission {
+        let admitted = match self.outside {
+            true if peer.pid > 0 && self.relay => return Admission::WithSecret,
+            true => peer.pid == 0 && [self.owner, 0, OVERFLOW_UID].contains(&peer.uid),
+            false => peer.uid == self.owner || peer.uid == 0,
+        };
+        if admitted { Admission::Admitted } else { Admission::Refused }
     }
 }
 
@@ -66,7 +81,8 @@ mod tests {
 
     #[test]
     fn only_the_owner_and_root_from_outside() {
-        let rule = PeerRule { owner: 1000, outside: true };
+        let admitted = |is: bool| if is { Admission::Admitted } else { Admission::Refused };
+        let rule = PeerRule { owner: 1000, outside: true, relay: false };
         let cases = [
             ((0, 1000), true),
             ((0, 0), true),
@@ -76,13 +92,18 @@ mod tests {
             ((7, 0), false),
             ((-1, u32::MAX), false),
         ];
-        for ((pid, uid), admitted) in cases {
-            assert_eq!(rule.admits(Peer { pid, uid }), admitted, "{pid} {uid}");
+        for ((pid, uid), is) in cases {
+            assert_eq!(rule.judge(Peer { pid, uid }), admitted(is), "{pid} {uid}");
         }
-        let plain = PeerRule { owner: 1000, outside: false };
+        let relay = PeerRule { relay: true, ..rule };
+        for ((pid, uid), is) in cases {
+            let expected = if pid > 0 { Admission::WithSecret } else { admitted(is) };
+            assert_eq!(relay.judge(Peer { pid, uid }), expected, "{pid} {uid}");
+        }
+        let plain = PeerRule { owner: 1000, outside: false, relay: false };
         let cases = [((7, 1000), true), ((7, 0), true), ((7, 65534), false), ((7, 1001), false)];
-        for ((pid, uid), admitted) in cases {
-            assert_eq!(plain.admits(Peer { pid, uid }), admitted, "{pid} {uid}");
+        for ((pid, uid), is) in cases {
+            assert_eq!(plain.judge(Peer { pid, uid }), admitted(is), "{pid} {uid}");
         }
     }
 

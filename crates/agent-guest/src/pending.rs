@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use moltis_agent_protocol::frame::{self, FrameError, HEADER_BYTES, Header, Kind};
 use moltis_agent_protocol::hello::{self, HELLO_BYTES, HelloError};
 use moltis_agent_protocol::message::Request;
+use moltis_agent_protocol::relay::{self, PREFACE_BYTES, Secret};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
@@ -20,6 +21,8 @@ pub struct Pending {
     conn: OwnedFd,
     /// When patience ends.
     until: Instant,
+    /// What a peer inside says first, and how much of it has come; until it is trusted.
+    preface: Option<([u8; PREFACE_BYTES], usize)>,
     opening: [u8; HELLO_BYTES + HEADER_BYTES],
     opened: usize,
     /// The request's header, once it has been read.
@@ -31,6 +34,9 @@ pub struct Pending {
 pub enum Arrival {
     /// Not everything yet.
     Waiting,
+    /// What a peer inside shows as the relay's secret. Nothing after it is read until the peer is
+    /// [trusted](Pending::trust).
+    Secret(Secret),
     /// The request, and its payload as it came. Not one byte after it has been read.
     Request(Request, Vec<u8>),
     /// The other side is gone, or is no host of ours: nothing to say.
@@ -54,11 +60,27 @@ impl Pending {
         Self {
             conn,
             until: now + PATIENCE,
+            preface: None,
             opening: [0; HELLO_BYTES + HEADER_BYTES],
             opened: 0,
             header: None,
             payload: Vec::new(),
         }
+    }
+
+    /// The same of a peer inside, which has to show a secret first.
+    pub fn inside(conn: OwnedFd, now: Instant) -> Self {
+        Self { preface: Some(([0; PREFACE_BYTES], 0)), ..Self::new(conn, now) }
+    }
+
+    /// Whether it comes from somebody who may speak to the agent.
+    pub fn is_trusted(&self) -> bool {
+        self.preface.is_none()
+    }
+
+    /// Its secret was the right one.
+    pub fn trust(&mut self) {
+        self.preface = None;
     }
 
     /// The connection.
@@ -78,6 +100,18 @@ impl Pending {
 
     /// Reads what has come, without waiting, and nothing beyond the request.
     pub fn advance(&mut self) -> Arrival {
+        if let Some((preface, have)) = &mut self.preface {
+            while *have < PREFACE_BYTES {
+                match rustix::net::recv(&self.conn, &mut preface[*have..], RecvFlags::DONTWAIT) {
+                    Ok((0, _)) => return Arrival::Hopeless,
+                    Ok((count, _)) => *have += count,
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) => return Arrival::Waiting,
+                    Err(_) => return Arrival::Hopeless,
+                }
+            }
+            return relay::secret_of(preface).map_or(Arrival::Hopeless, |secret| Arrival::Secret(*secret));
+        }
         let header = loop {
             if let Some(header) = self.header {
                 break header;
@@ -165,6 +199,33 @@ mod tests {
             UnixStream::from(pending.into_conn()).read_exact(&mut after).unwrap();
             assert_eq!(&after, b"after");
         }
+    }
+
+    #[test]
+    fn a_peer_inside_is_heard_once_it_is_trusted() {
+        let secret = [7; relay::SECRET_BYTES];
+        let bytes = [&relay::preface(&secret)[..], &opening(&Request::Status)].concat();
+        for cut in 1..bytes.len() {
+            let (mut host, ours) = UnixStream::pair().unwrap();
+            let mut pending = Pending::inside(ours.into(), Instant::now());
+            host.write_all(&bytes[..cut]).unwrap();
+            if cut < PREFACE_BYTES {
+                assert!(matches!(pending.advance(), Arrival::Waiting), "{cut}");
+            }
+            host.write_all(&bytes[cut..]).unwrap();
+            for _ in 0..2 {
+                assert!(matches!(pending.advance(), Arrival::Secret(shown) if shown == secret), "{cut}");
+            }
+            assert!(!pending.is_trusted());
+            pending.trust();
+            assert!(pending.is_trusted());
+            assert!(matches!(pending.advance(), Arrival::Request(Request::Status, _)), "{cut}");
+        }
+        let (mut host, ours) = UnixStream::pair().unwrap();
+        host.write_all(&opening(&Request::Configure { idle_millis: 1 })).unwrap();
+        host.write_all(&[0; PREFACE_BYTES]).unwrap();
+        let arrival = Pending::inside(ours.into(), Instant::now()).advance();
+        assert!(matches!(arrival, Arrival::Hopeless), "a request without a secret");
     }
 
     #[test]

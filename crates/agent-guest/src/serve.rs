@@ -36,6 +36,10 @@ pub struct ServeConfig {
     pub roots: Option<Vec<Root>>,
     /// Mounts that must be in their places whenever something is done.
     pub guarded: Vec<Guarded>,
+    /// Time within which somebody must hold the sandbox.
+    pub held_within: Option<Duration>,
+    /// Whether to keep a proxy port on the loopback, which must be the sandbox's own.
+    pub egress: bool,
 }
 
 /// OOM score adjustment where nothing else is asked: commands go before anything of the host.
@@ -55,8 +59,13 @@ impl ServeConfig {
         let mut owner = rustix::process::getuid().as_raw();
         let mut limits = CommandLimits::default();
         let mut roots = None;
+        let mut egress = false;
         let mut args = args.iter();
         while let Some(name) = args.next() {
+            if name == "--egress" {
+                egress = true;
+                continue;
+            }
             let value = args.next().ok_or_else(|| format!("{} needs a value", name.display()))?;
             match name.as_bytes() {
                 b"--listener" => listener = Some(number(name, value)?),
@@ -83,16 +92,18 @@ impl ServeConfig {
             idle: idle.filter(|millis| *millis > 0).map(Duration::from_millis),
             ready: ready.map(inherited).transpose()?,
             cwd,
-            peers: PeerRule { owner, outside: false },
+            peers: PeerRule { owner, outside: false, relay: false },
             oom_score_adj: OOM_SCORE_ADJ,
             limits,
             roots,
             guarded: Vec::new(),
+            held_within: None,
+            egress,
         })
     }
 }
 
-fn number<T: std::str::FromStr>(name: &OsString, value: &OsString) -> Result<T, String> {
+pub(crate) fn number<T: std::str::FromStr>(name: &OsString, value: &OsString) -> Result<T, String> {
     let text = value.to_str().and_then(|text| text.parse().ok());
     text.ok_or_else(|| format!("{} is not a number: {}", name.display(), value.display()))
 }
@@ -107,7 +118,7 @@ fn inherited(fd: RawFd) -> Result<OwnedFd, String> {
 }
 
 /// Exit code when serving could not begin.
-const CANNOT_SERVE: i32 = 70;
+pub const CANNOT_SERVE: i32 = 70;
 
 /// Serves until the sandbox ends. Never returns: the process ends with it, and as PID 1 it takes the sandbox along.
 pub fn run(config: ServeConfig) -> ! {
@@ -120,6 +131,18 @@ pub fn run(config: ServeConfig) -> ! {
     unsafe { libc::_exit(code) }
 }
 
+/// What every served sandbox's first process is like, and everything that it starts.
+///
+/// # Errors
+/// When the OOM score adjustment cannot be set.
+pub fn settle(oom_score_adj: i32) -> io::Result<()> {
+    startup::reset_signals();
+    startup::keep_memory_small();
+    startup::raise_oom_score(oom_score_adj)?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    Ok(())
+}
+
 fn begin(config: ServeConfig) -> io::Result<Agent> {
     startup::forbid_inspection()?;
     startup::null_stdio()?;
@@ -127,10 +150,7 @@ fn begin(config: ServeConfig) -> io::Result<Agent> {
     let guarded = config.guarded.iter().map(AsRawFd::as_raw_fd);
     let named: Vec<RawFd> = named.into_iter().flatten().map(AsRawFd::as_raw_fd).chain(guarded).collect();
     startup::close_all_but(&named)?;
-    startup::reset_signals();
-    startup::keep_memory_small();
-    startup::raise_oom_score(config.oom_score_adj)?;
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    settle(config.oom_score_adj)?;
     if std::process::id() != 1 {
         rustix::process::set_child_subreaper(Some(rustix::process::Pid::INIT))?;
     }

@@ -35,6 +35,26 @@ pub fn null_stdio() -> io::Result<()> {
     Ok(())
 }
 
+/// As [`null_stdio`], and where there is no `/dev/null`, makes descriptors 0 to 2 the ends of pipes whose other ends are
+/// closed.
+///
+/// # Errors
+/// When descriptors run out.
+pub fn quiet_stdio() -> io::Result<()> {
+    if null_stdio().is_ok() {
+        return Ok(());
+    }
+    let (empty, _) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let (_, deaf) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    for (target, end) in [(0, &empty), (1, &deaf), (2, &deaf)] {
+        // SAFETY: dup2 onto a standard descriptor; nothing in this program owns those three.
+        if unsafe { libc::dup2(end.as_raw_fd(), target) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Closes every descriptor above 2 that is not in `keep`, and marks those close-on-exec.
 ///
 /// # Errors

@@ -2,7 +2,7 @@
 //! changes, so that any two versions can at least say that they do not fit.
 
 /// Version of everything after the hello. It changes whenever a message or a frame does.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 6;
 
 /// Length of a hello in bytes.
 pub const HELLO_BYTES: usize = 8;

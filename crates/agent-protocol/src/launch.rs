@@ -283,6 +283,8 @@ pub struct Agent {
     pub idle_millis: u64,
     /// User id that the owner's connections show inside.
     pub owner_uid: u32,
+    /// Whether it keeps a proxy port on the sandbox's loopback.
+    pub egress: bool,
 }
 
 /// What the helper and its child tell the host. The host treats it as hostile.

@@ -16,6 +16,7 @@ pub mod frame;
 pub mod hello;
 pub mod launch;
 pub mod message;
+pub mod relay;
 pub mod tar;
 
 pub use frame::{Frame, FrameError, Header, Kind};

@@ -6,6 +6,18 @@ use serde::{Deserialize, Serialize};
 /// A path, argument or variable as bytes.
 pub type ByteString = serde_bytes::ByteBuf;
 
+/// The port that the proxy variables name, if it is free when the sandbox begins.
+pub const PROXY_PORT: u16 = 3128;
+
+/// What a host says, outside of any frame, when it takes a connection of [`Request::Carry`] over.
+pub const TAKEN: [u8; 1] = [1];
+
+/// What a host says after `Standing`, outside of any frame, with up to [`MAX_ENDS`] descriptors.
+pub const ENDS: [u8; 1] = [2];
+
+/// Descriptors that go along with [`ENDS`], at most.
+pub const MAX_ENDS: usize = 32;
+
 /// What the host asks for; the first control frame of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -62,6 +74,26 @@ pub enum Request {
         /// The connection's token.
         token: u64,
     },
+    /// Stand behind the proxy port. Answers `Standing`, and nothing more until the host closes; or `Failed` with
+    /// `Unsupported` where there is no such port. Standing there is no use.
+    ///
+    /// Over a Unix socket the host may then say [`ENDS`], any number of times: each descriptor is one end of a pair of
+    /// Unix stream sockets, and on the pair all is as for `Carry`, from `Connected` on. Ends are used in the order in
+    /// which they came. One that is closed will never be used.
+    ///
+    /// Each host that stands there at the same time as others has a port of its own: what comes by it is that host's
+    /// as long as it stands there, and any other's after that.
+    Egress {
+        /// The port that it had before, which it gets if it can be had; 0 for none.
+        port: u16,
+    },
+    /// Wait for a connection that a program makes to the proxy port. Answers `Connected` once there is one, which is
+    /// followed by what the program has sent already, if anything. The host says [`TAKEN`], and from then on it is as
+    /// for `Connect`. Until then another host may get it. Waiting is no use.
+    Carry {
+        /// The host's number, as `Standing` says.
+        host: u64,
+    },
     /// What the agent knows of itself. Answers `Status`.
     Status,
     /// Change what the agent enforces by itself, and begin its idle time anew. Answers `Done`.
@@ -74,6 +106,9 @@ pub enum Request {
     /// End the sandbox if nothing uses it. Answers `Done`, and nothing more is accepted from then on; or `Failed` with
     /// `Busy`, and all goes on.
     ShutdownIfIdle,
+    /// Hold the sandbox. Answers `Done`, or `Failed` with `Busy` if another connection holds it; when this connection
+    /// ends, the sandbox does. Holding is no use.
+    Hold,
 }
 
 /// A command to run.
@@ -233,6 +268,13 @@ pub enum Reply {
     },
     /// What the agent knows of itself.
     Status(Status),
+    /// The host stands behind the proxy port.
+    Standing {
+        /// The host's number.
+        host: u64,
+        /// The port, the same for as long as the sandbox lives.
+        port: u16,
+    },
 }
 
 /// Why an operation did not happen. The codes are stable.
@@ -272,6 +314,8 @@ pub enum FailureCode {
     MountLost,
     /// Something uses the sandbox, or somebody is on the way in. It goes on.
     Busy,
+    /// This sandbox has no such thing.
+    Unsupported,
 }
 
 /// A failure.

@@ -35,14 +35,27 @@ pub fn extract(cache: &Path) -> io::Result<PathBuf> {
     if GUEST.is_empty() {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "no guest binary is built into this program"));
     }
+    put(cache, GUEST, guest_hash())
+}
+
+/// The same for another guest binary, such as one for another architecture.
+///
+/// # Errors
+/// When the directory cannot be made or written to.
+pub fn extract_bytes(cache: &Path, guest: &[u8]) -> io::Result<PathBuf> {
+    let hash: String = Sha256::digest(guest).iter().map(|byte| format!("{byte:02x}")).collect();
+    put(cache, guest, &hash)
+}
+
+fn put(cache: &Path, guest: &[u8], hash: &str) -> io::Result<PathBuf> {
     match fs::DirBuilder::new().recursive(true).mode_0700().create(cache) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
         _ => {}
     }
-    let path = cache.join(format!("guest-{}", guest_hash()));
-    if !is_intact(&path)? {
-        replace(cache, &path)?;
-        if !is_intact(&path)? {
+    let path = cache.join(format!("guest-{hash}"));
+    if !is_intact(&path, guest, hash)? {
+        replace(cache, &path, guest)?;
+        if !is_intact(&path, guest, hash)? {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 format!("{} changes while it is being used", path.display()),
@@ -53,7 +66,7 @@ pub fn extract(cache: &Path) -> io::Result<PathBuf> {
 }
 
 /// Whether the file at `path` is our binary and nobody can write to it.
-fn is_intact(path: &Path) -> io::Result<bool> {
+fn is_intact(path: &Path, guest: &[u8], hash: &str) -> io::Result<bool> {
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits();
     let file = match OpenOptions::new().read(true).custom_flags(flags as i32).open(path) {
         Ok(file) => file,
@@ -62,13 +75,13 @@ fn is_intact(path: &Path) -> io::Result<bool> {
     };
     let stat = file.metadata()?;
     let owned = stat.uid() == rustix::process::geteuid().as_raw() || stat.uid() == 0;
-    if !stat.is_file() || !owned || stat.mode() & 0o7777 != 0o555 || stat.len() != GUEST.len() as u64 {
+    if !stat.is_file() || !owned || stat.mode() & 0o7777 != 0o555 || stat.len() != guest.len() as u64 {
         return Ok(false);
     }
-    hash(&file).map(|found| found == guest_hash())
+    hash_of(&file).map(|found| found == hash)
 }
 
-fn hash(mut file: &File) -> io::Result<String> {
+fn hash_of(mut file: &File) -> io::Result<String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -81,9 +94,9 @@ fn hash(mut file: &File) -> io::Result<String> {
 }
 
 /// Writes the binary beside `path` and moves it there.
-fn replace(cache: &Path, path: &Path) -> io::Result<()> {
+fn replace(cache: &Path, path: &Path, guest: &[u8]) -> io::Result<()> {
     let mut temp = Temp::new(cache)?;
-    temp.file.write_all(GUEST)?;
+    temp.file.write_all(guest)?;
     temp.file.set_permissions(Permissions::from_mode(0o555))?;
     temp.file.sync_all()?;
     if path.is_dir() && !path.is_symlink() {

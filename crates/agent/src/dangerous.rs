@@ -5,6 +5,7 @@
 //! writes to it. It blocks on the file system; call it off the async threads.
 
 mod pattern;
+pub mod protect;
 mod survey;
 #[cfg(test)]
 mod tests;

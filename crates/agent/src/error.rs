@@ -1,6 +1,7 @@
 //! What can go wrong between host and agent, and which of the four kinds of failure each is.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use moltis_agent_protocol::message::{Failure, FailureCode};
@@ -49,6 +50,18 @@ pub enum Error {
     /// The agent says that it did not do it.
     #[error("{}", .1.message)]
     Failed(Subject, Failure),
+    /// A link of a writable workspace that `workspace_protect` names: nothing can be mounted over a link.
+    #[error("{} cannot be protected: it is a link", .0.display())]
+    LinkNotProtectable(PathBuf),
+    /// Something that the system does not usually refuse.
+    #[error("{what}")]
+    System {
+        /// What was being done.
+        what: &'static str,
+        /// What the kernel answered.
+        #[source]
+        cause: io::Error,
+    },
     /// Found out on the host before anything was sent.
     #[error(transparent)]
     Judged(#[from] SandboxError),
@@ -129,6 +142,18 @@ impl From<Error> for SandboxError {
                     .fix("look at what the command has done; stop the sandbox if it stays silent"),
             ),
             Error::Failed(subject, failure) => judge(subject, failure),
+            Error::LinkNotProtectable(path) => Self::Refused(
+                Diagnosis::new("workspace-link-not-protectable", message)
+                    .cause("`workspace_protect` names it, and commands could replace the link or write through it")
+                    .fix(format!(
+                        "replace {} by what it leads to, show the workspace read-only (`:ro`), or take it out of \
+                         `workspace_protect`",
+                        path.display()
+                    )),
+            ),
+            Error::System { cause, .. } => {
+                Self::Unavailable(Diagnosis::new("system-error", message).cause(cause))
+            }
             Error::Judged(error) => error,
         }
     }
@@ -204,6 +229,7 @@ fn judge(subject: Subject, failure: Failure) -> SandboxError {
             say("files-mount-lost").fix("end the sandbox, so that the next command starts a new one"),
         ),
         (FailureCode::Busy, _) => SandboxError::Unavailable(say("sandbox-in-use")),
+        (FailureCode::Unsupported, _) => moltis_sandbox::sandbox::no_egress(),
         (FailureCode::Io, Subject::File) if errno == Some(EXDEV) => {
             SandboxError::Invalid(say("file-other-mount").fix("copy it there and remove the old one"))
         }
@@ -257,6 +283,7 @@ mod tests {
             (Subject::File, FailureCode::Io, Some(18), "invalid", "file-other-mount"),
             (Subject::File, FailureCode::Io, Some(5), "unavailable", "file-io"),
             (Subject::Command, FailureCode::MountLost, None, "unavailable", "files-mount-lost"),
+            (Subject::Port, FailureCode::Unsupported, None, "refused", "egress-unsupported"),
             (Subject::Port, FailureCode::Exists, Some(98), "unavailable", "port-in-use"),
             (Subject::Port, FailureCode::ConnectionRefused, Some(111), "unavailable", "port-closed"),
         ];

@@ -8,8 +8,10 @@
 
 pub mod binary;
 pub mod client;
+pub mod container;
 #[cfg(target_os = "linux")]
 pub mod dangerous;
+pub mod egress;
 pub mod error;
 pub mod exec;
 pub mod files;
@@ -17,14 +19,13 @@ pub mod forward;
 #[cfg(target_os = "linux")]
 pub mod inspect;
 pub mod presence;
-pub mod remove;
 pub mod sandbox;
 pub mod transport;
 
 pub use error::Error;
 #[cfg(target_os = "linux")]
 pub use inspect::HostInspector;
-pub use sandbox::{AgentSandbox, Closer, Inspect, Place};
+pub use sandbox::{AgentSandbox, Closer, Held, Inspect, Place};
 #[cfg(target_os = "linux")]
 pub use transport::UnixTransport;
-pub use transport::{Channel, Transport};
+pub use transport::{Channel, RelaySecret, RelayTransport, Transport};

@@ -16,7 +16,7 @@ use crate::client::{Connection, Patience};
 use crate::error::Subject;
 use crate::files::AgentFiles;
 use crate::transport::Transport;
-use crate::{exec, forward};
+use crate::{egress, exec, forward};
 
 /// What the backend knows of the place that its sandbox is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,6 +164,10 @@ impl Sandbox for AgentSandbox {
         Ok(Box::new(forward::listen(&self.transport, port, self.patience).await?))
     }
 
+    async fn egress(&self) -> Result<Box<dyn Forwarder>> {
+        Ok(Box::new(egress::stand(&self.transport, self.patience).await?))
+    }
+
     async fn close(&self) -> Result<()> {
         self.closer.close().await
     }
@@ -226,6 +230,38 @@ pub async fn configure(
 ) -> crate::error::Result<()> {
     let mut connection = Connection::open(transport, &Request::Configure { idle_millis }, patience).await?;
     connection.done(Subject::Agent).await
+}
+
+/// A sandbox that is held: it ends when this is dropped, or when the process that has it ends, however it does.
+#[must_use = "the sandbox ends when this is dropped"]
+pub struct Held {
+    connection: Connection,
+}
+
+impl Held {
+    /// Waits until the sandbox has ended, or the way to it has.
+    pub async fn ended(&mut self) {
+        // Nothing is ever said on it; a sandbox that does say something is broken.
+        let _ = self.connection.reader.part().await;
+    }
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Held")
+    }
+}
+
+/// Holds a sandbox: it ends with what is returned here. Holding is no use; its idle time runs.
+///
+/// # Errors
+/// As [`Connection::open`]; [`Failed`](crate::Error::Failed) with `Busy` when somebody else holds it.
+pub async fn hold(transport: &dyn Transport, patience: Patience) -> crate::error::Result<Held> {
+    let mut connection = Connection::open(transport, &Request::Hold, patience).await?;
+    match connection.answer(Subject::Agent).await? {
+        Reply::Done => Ok(Held { connection }),
+        _ => Err(crate::Error::unexpected("instead of done")),
+    }
 }
 
 /// Tells an agent to end its sandbox. It answers before it does so; the backend waits for the end by its own means.

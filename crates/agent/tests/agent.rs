@@ -16,7 +16,7 @@ use moltis_sandbox::{
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 /// The guest, extracted once for all tests, into the build's own folder for such things.
-fn guest() -> &'static Path {
+pub fn guest() -> &'static Path {
     static GUEST: OnceLock<PathBuf> = OnceLock::new();
     GUEST.get_or_init(|| {
         let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cache");
@@ -42,6 +42,11 @@ impl Closer for Nothing {
 
 impl Agent {
     pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// The same with more arguments.
+    pub fn with(arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let flags = SocketFlags::CLOEXEC;
         let listener =
@@ -50,7 +55,7 @@ impl Agent {
         let (their_lifeline, lifeline) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let (ready, their_ready) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         let mut command = Command::new(guest());
-        command.arg("serve").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg("serve").args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mut given = Vec::new();
         for (name, fd) in
             [("--listener", &listener), ("--lifeline", &their_lifeline), ("--ready", &their_ready)]

@@ -330,3 +330,39 @@ async fn a_sandbox_that_is_in_use_is_not_closed() {
     let error = facing(liar(&[&hello(), &control(&Reply::Connected)])).close_if_idle().await.unwrap_err();
     assert_eq!(error.code(), "agent-protocol");
 }
+
+/// A forwarder that gets no descriptors: all that a host passes is closed.
+struct Blind;
+
+#[async_trait]
+impl Transport for Blind {
+    async fn connect(&self) -> Result<Channel, Error> {
+        let (host, mut theirs) = UnixStream::pair().unwrap();
+        tokio::spawn(async move {
+            let mut opening = [0; HELLO_BYTES + HEADER_BYTES];
+            theirs.read_exact(&mut opening).await.unwrap();
+            let header = Header::decode(*opening.last_chunk().unwrap()).unwrap();
+            let mut payload = vec![0; header.length];
+            theirs.read_exact(&mut payload).await.unwrap();
+            let reply = match moltis_agent_protocol::frame::decode_control(&payload).unwrap() {
+                Request::Egress { .. } => Reply::Standing { host: 7, port: 3128 },
+                Request::Carry { host: 7 } => Reply::Connected,
+                other => panic!("{other:?}"),
+            };
+            theirs.write_all(&[&hello()[..], &control(&reply)].concat()).await.unwrap();
+            // An ordinary read lets the descriptors go.
+            let mut said = Vec::new();
+            let _ = theirs.read_to_end(&mut said).await;
+        });
+        Ok(Channel::unix(host))
+    }
+}
+
+#[tokio::test]
+async fn a_host_whose_ends_are_lost_makes_connections_instead() {
+    let mut forwarder = sandbox(Arc::new(Blind), Patience::default()).egress().await.unwrap();
+    for _ in 0..3 {
+        let accepted = tokio::time::timeout(Duration::from_secs(20), forwarder.accept()).await;
+        assert!(accepted.unwrap().is_ok());
+    }
+}

@@ -3,7 +3,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used)]
 
 mod agent;
+mod container;
+mod docker;
+mod egress;
 mod exec;
 mod files;
 mod forward;
 mod hostile;
+mod relay;

@@ -11,6 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use moltis_agent::presence::{Presence, absence, presence};
 use moltis_agent::{AgentSandbox, Place, UnixTransport};
+use moltis_host::caller::Caller;
+use moltis_host::process::Process;
+use moltis_host::record::Whereabouts;
+use moltis_host::sources::Judge;
 use moltis_sandbox::{
     Backend, BackendName, Detection, Lifetime, MountMode, Sandbox, SandboxId, SandboxRecord, SandboxSpec,
     Usable,
@@ -25,8 +29,7 @@ use crate::folder::{self, RunFolder, SOCKET};
 use crate::opening::{Launched, Opening};
 use crate::process::Agent;
 use crate::program::Program;
-use crate::protected::{self, Protected};
-use crate::record::{Identity, Record, Whereabouts};
+use crate::record::{Identity, Record};
 use crate::roots::Root;
 use crate::{environment, guarantees, rlimits, scratch};
 
@@ -160,7 +163,7 @@ impl Backend for NoneBackend {
 
 fn usable(guarantees: moltis_sandbox::Guarantees, notes: Vec<String>) -> Detection {
     let version = format!("Linux {}", rustix::system::uname().release().to_string_lossy());
-    Detection::Usable(Box::new(Usable { version, guarantees, notes }))
+    Detection::Usable(Box::new(Usable { version, guarantees, left_off: Vec::new(), notes }))
 }
 
 fn unusable(error: Error) -> Detection {
@@ -278,7 +281,7 @@ impl Host {
             let data_dir = config.data_dir.clone();
             blocking(move || {
                 let found = match folder.look() {
-                    Some((record, Whereabouts::Here(agent))) => Some((agent, record)),
+                    Some((record, Whereabouts::Here(agent))) => Some((Agent::from(agent), record)),
                     // It keeps its folder.
                     Some((record, Whereabouts::Elsewhere)) => {
                         return Err(Error::Elsewhere(record.process.pid));
@@ -501,7 +504,7 @@ impl Host {
         let name = self.name;
         let (folder, record, agent) = blocking(move || {
             let (record, agent) = match folder.look() {
-                Some((record, Whereabouts::Here(agent))) => (Some(record), Some(agent)),
+                Some((record, Whereabouts::Here(agent))) => (Some(record), Some(Agent::from(agent))),
                 Some((record, Whereabouts::Over)) => (Some(record), None),
                 Some((record, Whereabouts::Elsewhere)) if record.backend == name => {
                     return Err(Error::Elsewhere(record.process.pid));
@@ -586,7 +589,7 @@ fn look(
         return Ok(None);
     }
     match record.process.whereabouts(&folder) {
-        Whereabouts::Here(agent) => Ok(Some((Held { data_dir, id, record, agent }, folder))),
+        Whereabouts::Here(agent) => Ok(Some((Held { data_dir, id, record, agent: agent.into() }, folder))),
         Whereabouts::Over => Ok(None),
         Whereabouts::Elsewhere => Err(Error::Elsewhere(record.process.pid)),
     }
@@ -594,7 +597,7 @@ fn look(
 
 /// An agent that listens here though nothing is written down of it: its opener died in between. Blocks.
 fn unrecorded(folder: &RunFolder) -> Option<Agent> {
-    Identity::of(folder.listener()?).ok()?.find()
+    Process::open(folder.listener()?).ok().map(Agent::from).filter(Agent::is_alive)
 }
 
 async fn end_unrecorded(folder: &RunFolder, agent: &Agent, id: &SandboxId) -> Result<()> {
@@ -607,9 +610,8 @@ async fn end_unrecorded(folder: &RunFolder, agent: &Agent, id: &SandboxId) -> Re
 fn judge(config: &Config, spec: &SandboxSpec) -> Result<Judged> {
     let workspace = match &spec.workspace {
         Some(workspace) => {
-            let protected =
-                Protected::new(&config.data_dir, config.config_dir.as_deref(), &protected::homes())?;
-            Some(Root::workspace(&workspace.value, &protected)?)
+            let judge = Judge::new(&config.data_dir, config.config_dir.as_deref(), &Caller::now());
+            Some(Root::workspace(&workspace.value, &judge.map_err(of_mounts)?)?)
         }
         None => None,
     };
@@ -618,6 +620,14 @@ fn judge(config: &Config, spec: &SandboxSpec) -> Result<Judged> {
         None => None,
     };
     Ok(Judged { workspace, files })
+}
+
+/// All that can fail before a source is looked at is reading what is mounted.
+fn of_mounts(error: moltis_host::Error) -> Error {
+    match error {
+        moltis_host::Error::System { cause, .. } => Error::Mounts(cause),
+        error => error.into(),
+    }
 }
 
 struct Judged {

@@ -28,7 +28,7 @@ pub enum Error {
     Foreign(PathBuf),
     /// A session's own folder cannot be removed.
     #[error("the folder {} cannot be removed", .0.display())]
-    NotRemoved(PathBuf, moltis_agent::remove::NotRemoved),
+    NotRemoved(PathBuf, moltis_host::remove::NotRemoved),
     /// Another process has been opening or closing the same sandbox for too long.
     #[error("another process is busy with the sandbox {0}")]
     Locked(SandboxId),
@@ -41,41 +41,12 @@ pub enum Error {
     /// The sandbox could not be ended.
     #[error("processes of the sandbox {0} are still there")]
     NotEnded(SandboxId),
-    /// The workspace is not named by an absolute path.
-    #[error("the workspace {} is not an absolute path", .0.display())]
-    WorkspaceRelative(PathBuf),
-    /// The workspace is not there.
-    #[error("the workspace {} does not exist", .0.display())]
-    WorkspaceMissing(PathBuf),
-    /// The workspace cannot be opened.
-    #[error("the workspace {} cannot be opened", .0.display())]
-    WorkspaceUnreadable(PathBuf, #[source] io::Error),
-    /// The workspace is something else than a directory.
-    #[error("the workspace {} is not a directory", .0.display())]
-    WorkspaceKind(PathBuf),
-    /// The workspace is a folder that must not be one.
-    #[error("the workspace {} is refused: it {relation} {what}", path.display())]
-    WorkspaceRefused {
-        /// Its real path.
-        path: PathBuf,
-        /// `is`, `contains` or `lies in`.
-        relation: &'static str,
-        /// What is protected, in words and by name.
-        what: String,
-    },
+    /// The workspace may not be shown, or cannot be.
+    #[error(transparent)]
+    Host(#[from] moltis_host::Error),
     /// What is mounted where cannot be read.
     #[error("the mounts cannot be read")]
     Mounts(#[source] io::Error),
-    /// Something is mounted beneath the workspace that file tools would reach with it, and may not.
-    #[error("the workspace {} is refused: {what} is mounted beneath it, at {}", path.display(), mount_point.display())]
-    WorkspaceMount {
-        /// Its real path.
-        path: PathBuf,
-        /// Where it is mounted.
-        mount_point: PathBuf,
-        /// What is mounted there, in words.
-        what: String,
-    },
     /// Work that blocks could not be done, since the runtime is shutting down.
     #[error("the runtime is shutting down")]
     ShuttingDown,
@@ -117,34 +88,8 @@ impl From<Error> for SandboxError {
             Error::NotEnded(_) => Self::Unavailable(
                 say("sandbox-not-ended").fix("look for processes that the kernel holds (state D in `ps`)"),
             ),
-            Error::WorkspaceRelative(_) => {
-                Self::Invalid(say("workspace-relative").fix("name it by its absolute path"))
-            }
-            Error::WorkspaceMissing(path) => Self::Invalid(
-                say("workspace-missing")
-                    .fix(format!("make it (`mkdir -p {}`) or name another", path.display())),
-            ),
-            Error::WorkspaceUnreadable(_, cause) => Self::Invalid(
-                say("workspace-unreadable")
-                    .cause(cause)
-                    .fix("name one that this user may open, or change its permissions"),
-            ),
-            Error::WorkspaceKind(_) => Self::Invalid(say("workspace-not-directory").fix("name a directory")),
-            Error::WorkspaceRefused { relation, .. } => Self::Refused(
-                say("workspace-refused")
-                    .cause("a sandbox that sees it could read secrets or reach around its walls")
-                    .fix(match relation {
-                        "contains" | "is" => "name a folder below it that holds only what the commands need",
-                        _ => "copy what the commands need to a folder elsewhere and name that",
-                    }),
-            ),
+            Error::Host(error) => error.into(),
             Error::Mounts(cause) => Self::Unavailable(say("mounts-unreadable").cause(cause).fix("mount /proc")),
-            Error::WorkspaceMount { mount_point, .. } => Self::Refused(
-                say("workspace-refused").cause("file tools that reach it could read secrets").fix(format!(
-                    "unmount it (`umount {}`), or name a folder below that does not hold it",
-                    mount_point.display()
-                )),
-            ),
             Error::ShuttingDown => Self::Unavailable(say("shutting-down")),
             Error::Agent(error) => error.into(),
         }

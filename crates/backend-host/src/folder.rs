@@ -11,13 +11,14 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use moltis_host::record::Whereabouts;
 use moltis_sandbox::SandboxId;
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{Error, Result, blocking, blocks};
-use crate::record::{Place, Record, Whereabouts};
+use crate::record::{Place, Record};
 use crate::scratch;
 
 /// The agent's socket.
@@ -268,20 +269,6 @@ impl Drop for RunFolder {
             self.remove();
         }
     }
-}
-
-/// Whether an agent's socket is there on which nobody listens any more.
-pub fn is_deserted(folder: impl AsFd) -> bool {
-    let refused = || {
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let there = rustix::fs::openat(folder, SOCKET, flags, Mode::empty())?;
-        let kind = FileType::from_raw_mode(rustix::fs::fstat(&there)?.st_mode);
-        let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", there.as_raw_fd()))?;
-        let answer = rustix::net::connect(&socket()?, &address);
-        // Something else in its place refuses as well, and says nothing about the agent.
-        rustix::io::Result::Ok(kind == FileType::Socket && answer == Err(Errno::CONNREFUSED))
-    };
-    refused().unwrap_or(false)
 }
 
 fn socket() -> rustix::io::Result<OwnedFd> {

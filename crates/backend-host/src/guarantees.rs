@@ -52,5 +52,10 @@ fn bare() -> Guarantees {
         ),
         adopt: Promise::Held,
         images: not("commands run on the host's own system"),
+        rootfs: not("commands run on the host's own files"),
+        runtime: not("commands run straight on the host, without an OCI runtime"),
+        gpus: not("commands reach the devices that this user may"),
+        host_podman: not("commands reach the sockets that this user may"),
+        nested_podman: not("commands run what this user may"),
     }
 }

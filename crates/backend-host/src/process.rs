@@ -3,13 +3,12 @@
 use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
+use moltis_host::process::Process;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -17,20 +16,18 @@ use crate::error::blocks;
 
 /// A running agent, held by a handle of the process itself.
 #[derive(Clone, Debug)]
-pub struct Agent {
-    pid: u32,
-    handle: Arc<OwnedFd>,
+pub struct Agent(Arc<Process>);
+
+impl From<Process> for Agent {
+    fn from(process: Process) -> Self {
+        Self(Arc::new(process))
+    }
 }
 
 impl Agent {
-    /// The process `pid`, of which `handle` is a pidfd.
-    pub fn new(pid: u32, handle: OwnedFd) -> Self {
-        Self { pid, handle: Arc::new(handle) }
-    }
-
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.0.pid()
     }
 
     /// Whether it still runs.
@@ -40,21 +37,7 @@ impl Agent {
 
     /// Waits for its end, this long at most; whether it has ended. Blocks.
     pub fn wait(&self, patience: Duration) -> bool {
-        let start = Instant::now();
-        loop {
-            let mut wait = [PollFd::new(&*self.handle, PollFlags::IN)];
-            let left = patience.saturating_sub(start.elapsed());
-            let left = rustix::event::Timespec {
-                tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-                tv_nsec: left.subsec_nanos().into(),
-            };
-            match rustix::event::poll(&mut wait, Some(&left)) {
-                Ok(0) => return false,
-                Err(Errno::INTR) => {}
-                // Where it cannot be waited for, it counts as over.
-                Ok(_) | Err(_) => return true,
-            }
-        }
+        self.0.is_over(patience)
     }
 
     /// Waits for its end.
@@ -62,50 +45,38 @@ impl Agent {
     /// # Errors
     /// When the handle cannot be waited for.
     pub async fn ended(&self) -> io::Result<()> {
-        // SAFETY: the descriptor belongs to the registration and stays open and the same until that is dropped.
-        let handle =
-            unsafe { AsyncFd::register_with_interest(self.handle.try_clone()?, Interest::READABLE)? };
-        handle.readable().await.map(|_| ())
+        // SAFETY: the process owns its descriptor, which stays open and the same until the registration is dropped.
+        let process = unsafe { AsyncFd::register_with_interest(self.0.try_clone()?, Interest::READABLE)? };
+        process.readable().await.map(|_| ())
     }
 
     /// Waits for its end, this long at most; whether it has ended.
     pub async fn ends_within(&self, patience: Duration) -> bool {
-        if !self.is_alive() {
-            return true;
-        }
-        !patience.is_zero() && tokio::time::timeout(patience, self.ended()).await.is_ok() && !self.is_alive()
+        self.0.ends_within(patience).await
     }
 
     /// Kills it. Its supervisors notice, and end what they watch over.
     pub fn kill(&self) {
-        self.signal(Signal::KILL);
+        self.0.kill();
     }
 
     /// Lets it go on if something stopped it.
     pub fn wake(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
-        let _ = rustix::process::pidfd_send_signal(&*self.handle, signal);
+        let _ = rustix::process::pidfd_send_signal(&*self.0, Signal::CONT);
     }
 
     /// Its children, which are the supervisors of its commands. Blocks on a file of the kernel's.
     pub fn supervisors(&self) -> Vec<Agent> {
         let list =
-            std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid)).unwrap_or_default();
-        let pids = list.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
-        pids.filter_map(|pid| {
-            let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-            Some(Agent::new(pid.as_raw_nonzero().get().unsigned_abs(), handle))
-        })
-        .collect()
+            std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap_or_default();
+        let pids = list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+        pids.filter_map(|pid| Process::open(pid).ok().map(Agent::from)).collect()
     }
 
     /// Takes its exit status if it is a child of this process and over.
     pub fn reap(&self) {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
-        let _ = rustix::process::waitid(WaitId::PidFd(self.handle.as_fd()), options);
+        let _ = rustix::process::waitid(WaitId::PidFd(self.0.as_fd()), options);
     }
 }
 
@@ -149,8 +120,8 @@ pub fn spawn(program: &CStr, arguments: &[CString], descriptors: &[BorrowedFd<'_
     check(result)?;
     let child = Pid::from_raw(pid).ok_or(io::ErrorKind::Other)?;
     // It is our child and has not been waited for, so the number is still its own.
-    match rustix::process::pidfd_open(child, PidfdFlags::empty()) {
-        Ok(handle) => Ok(Agent::new(pid.unsigned_abs(), handle)),
+    match Process::open(pid.unsigned_abs()) {
+        Ok(process) => Ok(process.into()),
         Err(errno) => {
             let _ = rustix::process::kill_process(child, Signal::KILL);
             let _ = rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());

@@ -3,12 +3,13 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use moltis_host::process::{boot, pid_namespace, start_time};
+use moltis_host::record::{ProcessId, Whereabouts};
 use moltis_sandbox::BackendName;
-use rustix::process::{Pid, PidfdFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::error::blocks;
-use crate::process::Agent;
+use crate::folder::SOCKET;
 
 /// Version of the form. A record of another version is treated as an agent that is not there.
 const VERSION: u32 = 1;
@@ -45,17 +46,6 @@ pub struct Identity {
     /// The PID namespace in which the number means something; empty in records of before it was written down.
     #[serde(default)]
     namespace: String,
-}
-
-/// What has become of an agent.
-#[derive(Debug)]
-pub enum Whereabouts {
-    /// It lives.
-    Here(Agent),
-    /// It does not live any more.
-    Over,
-    /// It belongs to another PID namespace of this boot, and may live.
-    Elsewhere,
 }
 
 impl Record {
@@ -119,70 +109,39 @@ impl Identity {
     /// # Errors
     /// When there is no such process.
     pub fn of(pid: u32) -> io::Result<Self> {
-        Ok(Self { pid, started: started(pid)?, boot: boot()?, namespace: namespace() })
+        blocks();
+        let started = start_time(pid).ok_or(io::ErrorKind::NotFound)?;
+        Ok(Self { pid, started, boot: boot().to_owned(), namespace: pid_namespace().to_owned() })
     }
 
     /// What has become of the process; its socket lies in `folder`.
     pub fn whereabouts(&self, folder: impl AsFd) -> Whereabouts {
-        if !self.is_elsewhere() {
-            return self.find().map_or(Whereabouts::Over, Whereabouts::Here);
-        }
+        blocks();
+        let namespace = if self.namespace.is_empty() { pid_namespace() } else { &self.namespace };
+        let realm = format!("{} {namespace}", self.boot).into();
         // The agent alone holds the socket that it listens on, in whichever PID namespace it is.
-        if crate::folder::is_deserted(folder) { Whereabouts::Over } else { Whereabouts::Elsewhere }
+        ProcessId { pid: self.pid, started: self.started, realm }.whereabouts(folder, Some(SOCKET))
     }
-
-    fn is_elsewhere(&self) -> bool {
-        boot().is_ok_and(|boot| boot == self.boot)
-            && !self.namespace.is_empty()
-            && self.namespace != namespace()
-    }
-
-    /// The process, if it still runs in this PID namespace.
-    pub fn find(&self) -> Option<Agent> {
-        if boot().ok()? != self.boot || self.is_elsewhere() {
-            return None;
-        }
-        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
-        let handle = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // Asked with the handle held: the number cannot have gone to somebody else between the two.
-        (started(self.pid).ok()? == self.started)
-            .then(|| Agent::new(self.pid, handle))
-            .filter(Agent::is_alive)
-    }
-}
-
-fn boot() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
-}
-
-/// The PID namespace of this process.
-fn namespace() -> String {
-    std::fs::read_link("/proc/self/ns/pid").map(|name| name.display().to_string()).unwrap_or_default()
-}
-
-/// Start time of a process: the 22nd field of its `stat`, the 20th after its name in parentheses.
-fn started(pid: u32) -> io::Result<u64> {
-    blocks();
-    let stat = std::fs::read(format!("/proc/{pid}/stat"))?;
-    let broken = || io::Error::from(io::ErrorKind::InvalidData);
-    let name_end = stat.iter().rposition(|byte| *byte == b')').ok_or_else(broken)?;
-    let fields = std::str::from_utf8(&stat[name_end + 1..]).map_err(|_| broken())?;
-    fields.split_ascii_whitespace().nth(19).and_then(|field| field.parse().ok()).ok_or_else(broken)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn is_found(identity: &Identity) -> bool {
+        let folder = std::fs::File::open("/").unwrap();
+        matches!(identity.whereabouts(folder), Whereabouts::Here(process) if process.pid() == identity.pid)
+    }
+
     #[test]
     fn a_process_is_found_again_and_a_later_one_is_not() {
         let mut own = Identity::of(std::process::id()).unwrap();
-        assert!(own.find().is_some());
+        assert!(is_found(&own));
         own.started += 1;
-        assert!(own.find().is_none());
+        assert!(!is_found(&own));
         own.started -= 1;
         own.boot.push('x');
-        assert!(own.find().is_none());
+        assert!(!is_found(&own));
     }
 
     #[test]
@@ -192,7 +151,7 @@ mod tests {
         let mut own = Identity::of(std::process::id()).unwrap();
         assert!(matches!(own.whereabouts(&folder), Whereabouts::Here(_)));
         own.namespace = "pid:[1]".into();
-        assert!(own.find().is_none());
+        assert!(!is_found(&own));
         assert!(matches!(own.whereabouts(&folder), Whereabouts::Elsewhere), "there is no socket to ask");
         let listener = std::os::unix::net::UnixListener::bind(temp.path().join("host.sock")).unwrap();
         assert!(matches!(own.whereabouts(&folder), Whereabouts::Elsewhere));
@@ -210,7 +169,7 @@ mod tests {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let identity = Identity::of(child.id()).unwrap();
         child.wait().unwrap();
-        assert!(identity.find().is_none());
+        assert!(!is_found(&identity));
     }
 
     #[test]

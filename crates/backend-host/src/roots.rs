@@ -2,16 +2,14 @@
 //! what a request names, and goes by where the opened object really lies.
 
 use std::ffi::OsString;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use moltis_host::sources::{Judge, Role, real_path};
 use moltis_sandbox::{Mount, MountMode};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
 
 use crate::error::{Error, Result};
-use crate::protected::Protected;
 
 /// A folder that file tools may reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,26 +34,9 @@ impl Root {
     ///
     /// # Errors
     /// When it is not there, no directory, or a folder that must not be a workspace.
-    pub fn workspace(mount: &Mount, protected: &Protected) -> Result<Self> {
-        let named = || mount.source.clone();
-        if !mount.source.is_absolute() || mount.source.as_os_str().as_bytes().contains(&0) {
-            return Err(Error::WorkspaceRelative(named()));
-        }
-        let unreadable = |errno: Errno| Error::WorkspaceUnreadable(named(), errno.into());
-        let handle = open(&mount.source).map_err(|errno| match errno {
-            Errno::NOENT => Error::WorkspaceMissing(named()),
-            Errno::NOTDIR => Error::WorkspaceKind(named()),
-            errno => unreadable(errno),
-        })?;
-        let path = real_path(&handle).map_err(unreadable)?;
-        if let Some((relation, what)) = protected.refuses(&path, &handle) {
-            return Err(Error::WorkspaceRefused { path, relation, what: what.to_owned() });
-        }
-        if let Some((mount_point, what)) = protected.beneath(&path) {
-            let (mount_point, what) = (mount_point.to_owned(), what.to_owned());
-            return Err(Error::WorkspaceMount { path, mount_point, what });
-        }
-        Ok(Self { path, mode: mount.mode })
+    pub fn workspace(mount: &Mount, judge: &Judge) -> Result<Self> {
+        let judged = judge.judge(Role::Workspace, &mount.source)?;
+        Ok(Self { path: judged.path, mode: mount.mode })
     }
 
     /// The agent's arguments for it.
@@ -74,19 +55,16 @@ fn open(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty())
 }
 
-/// The path of an opened folder, as the kernel knows it. `STALE` for one that was removed or cannot be reached.
-fn real_path(handle: impl AsFd) -> rustix::io::Result<PathBuf> {
-    let link = format!("/proc/self/fd/{}", handle.as_fd().as_raw_fd());
-    let real = PathBuf::from(OsString::from_vec(rustix::fs::readlink(link, Vec::new())?.into_bytes()));
-    if !real.is_absolute() || rustix::fs::fstat(handle)?.st_nlink == 0 {
-        return Err(Errno::STALE);
-    }
-    Ok(real)
-}
-
 #[cfg(test)]
 mod tests {
+    use moltis_host::caller::Caller;
+
     use super::*;
+
+    fn judge(data: &Path, homes: &[PathBuf]) -> Judge {
+        let caller = Caller { uid: 1, gid: 1, name: None, homes: homes.to_owned() };
+        Judge::new(data, None, &caller).unwrap()
+    }
 
     fn mount(source: &Path) -> Mount {
         Mount { source: source.to_owned(), target: "/workspace".into(), mode: MountMode::Ro }
@@ -106,7 +84,7 @@ mod tests {
         make("above/data/run");
         make("homes/one/project");
         make("homes/one/.docker/run/below");
-        let protected = Protected::new(&data, None, &[home, other_home]).unwrap();
+        let protected = judge(&data, &[home, other_home]);
         std::fs::write(base.join("file"), "").unwrap();
         std::os::unix::fs::symlink("/", base.join("link")).unwrap();
         let code = |path: &Path| -> String {
@@ -156,7 +134,7 @@ mod tests {
         std::fs::create_dir(&real).unwrap();
         let link = temp.path().join("link");
         std::os::unix::fs::symlink(&real, &link).unwrap();
-        let protected = Protected::new(Path::new("/none"), None, &[]).unwrap();
+        let protected = judge(Path::new("/none"), &[]);
         let root = Root::workspace(&mount(&link), &protected).unwrap();
         let expected = ["--root".to_owned(), format!("ro:{}", real.display())].map(OsString::from);
         assert_eq!(root.arguments(), expected);
@@ -177,7 +155,7 @@ mod tests {
             unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::FS) }.unwrap();
             mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).unwrap();
             prepare(&workspace, &data);
-            Root::workspace(&mount(&workspace), &Protected::new(&data, None, &[]).unwrap())
+            Root::workspace(&mount(&workspace), &judge(&data, &[]))
         };
         std::thread::scope(|scope| scope.spawn(in_thread).join().unwrap())
     }

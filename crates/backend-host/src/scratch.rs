@@ -5,7 +5,7 @@ use std::ffi::CString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use moltis_agent::remove;
+use moltis_host::remove;
 use moltis_sandbox::SandboxId;
 use rustix::io::Errno;
 

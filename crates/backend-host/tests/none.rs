@@ -68,6 +68,11 @@ async fn the_restricted_one_holds_the_environment_and_little_else() {
         &kept.home,
         &kept.managed_files,
         &kept.images,
+        &kept.rootfs,
+        &kept.runtime,
+        &kept.gpus,
+        &kept.host_podman,
+        &kept.nested_podman,
     ];
     assert!(!not.into_iter().any(held));
     assert_eq!(usable.notes.len(), 1 + usize::from(is_root()));

@@ -13,19 +13,20 @@ use async_trait::async_trait;
 use moltis_agent::inspect::{Load, OomKills as CountKills};
 use moltis_agent::presence::{Presence, absence, presence};
 use moltis_agent::{AgentSandbox, HostInspector, Inspect, UnixTransport};
+use moltis_host::caller::Caller;
+use moltis_host::process::Process;
+use moltis_host::record::Whereabouts;
 use moltis_sandbox::{
     Backend, BackendName, Detection, Guarantees, Lifetime, Network, Promise, Result, Sandbox, SandboxId,
     SandboxRecord, SandboxSpec, SessionKey, Usable,
 };
 
-use crate::caller::Caller;
 use crate::detect::{self, Detector};
 use crate::error::{Error, long, short, whole};
 use crate::limits::{Limiter, OomKills};
 use crate::open::Connector;
-use crate::process::Process;
-use crate::record::{Record, RunDir, SOCKET, Whereabouts};
-use crate::{landlock, place};
+use crate::record::{Record, SOCKET};
+use crate::{landlock, place, record};
 use aside::Aside;
 use closer::ProcessCloser;
 use opening::{Judged, Prepared, Served, Traces};
@@ -173,12 +174,12 @@ impl NamespacesBackend {
     async fn running(&self, id: SandboxId) -> Result<Option<(Record, Found)>> {
         let state = Arc::clone(&self.state);
         let look = move || {
-            let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(None) };
+            let Some(run) = record::find(&state.config.data_dir) else { return Ok(None) };
             let Some((record, folder, whereabouts)) = run.look(&id) else { return Ok(None) };
             let process = match whereabouts {
                 Whereabouts::Here(process) => process,
                 Whereabouts::Over => return Ok(None),
-                Whereabouts::Elsewhere => return Err(Error::Elsewhere(record.pid)),
+                Whereabouts::Elsewhere => return Err(moltis_host::Error::Elsewhere(record.pid).into()),
             };
             let transport = UnixTransport::open(&folder, SOCKET, process.pid());
             let traces = Traces::of(&record);
@@ -229,9 +230,7 @@ impl State {
             kernel: Promise::not_enforced("the sandbox shares the host's kernel"),
             environment: Promise::Held,
             network_blocked: Promise::Held,
-            network_trusted: Promise::not_enforced(
-                "needs the egress proxy, which this version does not have",
-            ),
+            network_trusted: Promise::Held,
             network_open: Connector::promise(self.connector()),
             memory: limits.memory,
             cpus: limits.cpus,
@@ -244,6 +243,11 @@ impl State {
             managed_files: Promise::Held,
             adopt: Promise::Held,
             images: Promise::not_enforced("it shows the host's own system folders, or a rootfs"),
+            rootfs: Promise::Held,
+            runtime: Promise::not_enforced("it has no OCI runtime: it makes the sandbox itself"),
+            gpus: Promise::not_enforced("it shows none of the host's devices"),
+            host_podman: Promise::not_enforced("it is a hatch of podman"),
+            nested_podman: Promise::not_enforced("it is a hatch of podman"),
         }
     }
 
@@ -273,6 +277,7 @@ impl Backend for NamespacesBackend {
             Ok(Usable {
                 version: format!("Linux {kernel}"),
                 guarantees: state.guarantees(),
+                left_off: Vec::new(),
                 notes: state.notes(),
             })
         });
@@ -327,7 +332,7 @@ impl Backend for NamespacesBackend {
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
         let state = Arc::clone(&self.state);
         let list = move || {
-            let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(Vec::new()) };
+            let Some(run) = record::find(&state.config.data_dir) else { return Ok(Vec::new()) };
             state.sweep(&run, None);
             let known = run.ids().into_iter().filter_map(|id| {
                 let (record, _, whereabouts) = run.look(&id)?;
@@ -343,11 +348,13 @@ impl Backend for NamespacesBackend {
     async fn remove(&self, id: &SandboxId) -> Result<()> {
         let (state, id) = (Arc::clone(&self.state), id.clone());
         let remove = async move {
-            let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(()) };
+            let Some(run) = record::find(&state.config.data_dir) else { return Ok(()) };
             let Some(folder) = run.lock_existing(&id).await? else { return Ok(()) };
             // By the process alone: it need not answer, nor be of this version.
             let end = move || match folder.look() {
-                Some((record, Whereabouts::Elsewhere)) => Err(Error::Elsewhere(record.pid)),
+                Some((record, Whereabouts::Elsewhere)) => {
+                    Err(moltis_host::Error::Elsewhere(record.pid).into())
+                }
                 Some((_, Whereabouts::Here(process))) => state.end(&id, folder, Some(&process)),
                 Some((_, Whereabouts::Over)) | None => state.end(&id, folder, None),
             };
@@ -363,7 +370,7 @@ fn inspector(state: &Arc<State>, id: &SandboxId, is_new: bool, traces: Traces) -
     let kills = kills.map(|kills| Box::new(move || kills.count()) as CountKills);
     let folders = traces.watched.then(|| {
         let (state, id) = (Arc::clone(state), id.clone());
-        Box::new(move || RunDir::find(&state.config.data_dir)?.watched(&id)) as Load
+        Box::new(move || record::watched(&record::find(&state.config.data_dir)?, &id)) as Load
     });
     Some(Arc::new(HostInspector::new(is_new, kills, folders)?))
 }

@@ -6,10 +6,10 @@ mod helper;
 use std::os::fd::OwnedFd;
 
 use moltis_agent_protocol::launch::{MAX_PLAN_BYTES, Plan, Report};
+use moltis_host::process::Process;
 use rustix::io::Errno;
 
 use crate::error::{Error, Result, of_fault};
-use crate::process::Process;
 pub use helper::Helper;
 
 /// What goes with a plan.

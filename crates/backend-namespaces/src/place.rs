@@ -3,10 +3,9 @@
 use std::ffi::OsString;
 
 use moltis_agent::Place;
+use moltis_host::caller;
+use moltis_host::target::{FILES, HOME, WORKSPACE};
 use moltis_sandbox::{GuestPath, SandboxSpec};
-
-use crate::caller;
-use crate::root::{FILES, HOME, WORKSPACE};
 
 /// Directories of programs; the home's are never before the system's.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

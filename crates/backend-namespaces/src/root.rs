@@ -2,32 +2,23 @@
 
 mod etc;
 mod system;
-mod target;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use moltis_agent::dangerous::Watched;
+use moltis_agent::dangerous::{Watched, protect};
 use moltis_agent_protocol::launch::{
     Handed, Identity, Landlock, MountStep, Owner, Source, Step, TargetPolicy, WithoutIdmap,
 };
 use moltis_agent_protocol::message::ByteString;
-use moltis_sandbox::{MountMode, SandboxSpec};
+use moltis_host::requested::{Requested, Sources};
+use moltis_host::sources::Judged;
+use moltis_host::target::{FILES, HOME, WORKSPACE};
+use moltis_sandbox::MountMode;
 
 use crate::error::{Error, Result};
 use crate::landlock::{Access, Rules};
-use crate::protect;
-use crate::sources::{Judge, Judged, Role};
-
-pub(crate) use system::names;
-
-/// The home, inside.
-pub const HOME: &str = "/home/sandbox";
-/// The managed files, inside.
-pub const FILES: &str = "/home/sandbox/files";
-/// The workspace, inside.
-pub const WORKSPACE: &str = "/workspace";
 
 // Mount attributes of `<linux/mount.h>`.
 const READ_ONLY: u64 = 0x1;
@@ -37,46 +28,6 @@ const NOEXEC: u64 = 0x8;
 
 /// Bytes of a home that ends with the sandbox, where no memory limit bounds it.
 const HOME_SIZE: &str = "1g";
-
-/// Everything of a spec that was found on the host: opened, judged, and held until the launch.
-#[derive(Debug)]
-pub struct Sources {
-    rootfs: Option<Judged>,
-    home: Option<Judged>,
-    files: Option<(Judged, MountMode)>,
-    workspace: Option<(Judged, MountMode)>,
-    mounts: Vec<(Judged, MountMode, Vec<u8>)>,
-}
-
-impl Sources {
-    /// Opens and judges every path that the spec names. Blocks on the file system.
-    ///
-    /// # Errors
-    /// The `Source…` and `Target…` errors.
-    pub fn judge(spec: &SandboxSpec, judge: &Judge) -> Result<Self> {
-        let mut mounts = Vec::with_capacity(spec.mounts.len());
-        for mount in &spec.mounts {
-            let target = target::judge(&mount.value.target)?;
-            mounts.push((judge.judge(Role::Mount, &mount.value.source)?, mount.value.mode, target));
-        }
-        // What lies within another target is mounted after it.
-        mounts.sort_by_key(|(_, _, target)| target.iter().filter(|byte| **byte == b'/').count());
-        let with_mode = |role, mount: &moltis_sandbox::Mount| {
-            judge.judge(role, &mount.source).map(|judged| (judged, mount.mode))
-        };
-        Ok(Self {
-            rootfs: spec.rootfs.as_ref().map(|path| judge.judge(Role::Rootfs, &path.value)).transpose()?,
-            home: spec.home.as_ref().map(|path| judge.judge(Role::Home, path)).transpose()?,
-            files: spec.managed_files.as_ref().map(|mount| with_mode(Role::Files, mount)).transpose()?,
-            workspace: spec
-                .workspace
-                .as_ref()
-                .map(|mount| with_mode(Role::Workspace, &mount.value))
-                .transpose()?,
-            mounts,
-        })
-    }
-}
 
 /// The root of one sandbox, planned.
 #[derive(Debug)]
@@ -132,7 +83,7 @@ pub fn plan(sources: Sources, facts: Facts<'_>) -> Result<Root> {
     if let Some((workspace, mode)) = sources.workspace {
         plan.folder(workspace, WORKSPACE.as_bytes(), mode, false, facts.workspace_protect)?;
     }
-    for (source, mode, target) in sources.mounts {
+    for Requested { source, mode, target } in sources.mounts {
         let guarded = shared && target.starts_with(HOME.as_bytes());
         plan.folder(source, &target, mode, guarded, facts.workspace_protect)?;
     }
@@ -251,7 +202,8 @@ impl Plan {
         if mode == MountMode::Rw && source.directory && !globs.is_empty() {
             let watched = Watched::begin(&source.path, source.handle.as_fd(), target, globs)
                 .map_err(Error::system("the folder cannot be searched for what is to be protected"))?;
-            protected = protect::matches(&source, globs, watched.survey().found())?;
+            protected =
+                protect::matches(source.handle.as_fd(), &source.path, globs, watched.survey().found())?;
             self.root.watched.push(watched);
         }
         self.bind(source, target, mode, WithoutIdmap::Refuse, TargetPolicy::Make);

@@ -9,7 +9,7 @@ async fn the_root_holds_what_was_put_there() {
     let names = sh(&sandbox, "ls -A /").await.ok();
     let expected = [
         "bin", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "opt", "proc", "run", "sbin", "tmp",
-        "usr", "var", "nix",
+        "usr", "var", "nix", ".moltis",
     ];
     for name in names.lines() {
         assert!(expected.contains(&name), "{name}");

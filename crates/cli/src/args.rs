@@ -2,6 +2,7 @@
 
 mod files;
 mod history;
+mod network;
 mod process;
 mod sandbox;
 mod session;
@@ -17,8 +18,9 @@ use crate::failure::Statuses;
 
 pub use files::{Cp, Files, FilesFlags};
 pub use history::History;
+pub use network::{Audit, Export, Filters, Forget, Network, Pending, RuleCommand, Rules, Scope, Stats, Test};
 pub use process::{Input, List, Output, Process, Stop, Which};
-pub use sandbox::{Explain, Names, Prune, Sandbox};
+pub use sandbox::{Build, Explain, Images, Names, Prune, RemoveImages, Sandbox};
 pub use session::{Rm, Session, Set, Show};
 pub use usage::{status_at_fault, usage_error};
 
@@ -80,6 +82,9 @@ pub enum Command {
     /// Sandboxes and the backends that hold them
     #[command(subcommand)]
     Sandbox(Sandbox),
+    /// What sandboxes reach: the log, questions that wait, rules
+    #[command(subcommand)]
+    Network(Network),
     /// The configuration: check it, show it, write a first one
     #[command(subcommand)]
     Config(Config),

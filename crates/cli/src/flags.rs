@@ -59,6 +59,7 @@ pub fn overrides(args: &SandboxFlags) -> Result<Overrides, Failure> {
         cpus: flag("--cpus", args.cpus.as_deref(), moltis_config::parse_cores)?.map(set),
         pids: flag("--pids", args.pids.as_deref(), moltis_config::parse_pids)?.map(set),
         workspace: args.workspace.as_deref().map(workspace).transpose()?.map(set),
+        fuel: None,
     })
 }
 

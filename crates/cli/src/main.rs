@@ -10,6 +10,7 @@ macro_rules! say {
 use say;
 
 mod args;
+mod building;
 mod commands;
 mod copy;
 mod drive;
@@ -34,7 +35,17 @@ use clap::Parser;
 use failure::Failure;
 use tokio::runtime::{Builder, Runtime};
 
+/// Counts what the in-process shell allocates, so that a sandbox's memory limit bounds it.
+#[cfg(feature = "wasm")]
+#[global_allocator]
+static ALLOCATOR: moltis_runtime::Metering<std::alloc::System> = moltis_runtime::Metering(std::alloc::System);
+
 fn main() -> ExitCode {
+    // A background command of the in-process shell has a process of this program to itself.
+    #[cfg(feature = "wasm")]
+    if let Some(status) = moltis_runtime::keeper() {
+        return status;
+    }
     fault::tell_panics();
     let cli = match args::Cli::try_parse() {
         Ok(cli) => cli,

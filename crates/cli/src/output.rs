@@ -77,6 +77,19 @@ fn write_raw(stream: &impl std::os::fd::AsFd, bytes: &[u8]) -> io::Result<()> {
     FdWriter(stream).write_all(bytes)
 }
 
+/// Standard output itself, for what is written in large pieces.
+pub struct Raw;
+
+impl Write for Raw {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        FdWriter(&io::stdout()).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 struct FdWriter<'a, F>(&'a F);
 
 impl<F: std::os::fd::AsFd> Write for FdWriter<'_, F> {

@@ -4,18 +4,21 @@ use std::cell::Cell;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 
-use moltis_runtime::store::{Gone, LostCommand};
+use moltis_runtime::store::{Gone, LostCommand, now_millis};
 use moltis_runtime::{OpenSession, Opened, Overrides, Runtime, SessionRequest};
 use moltis_sandbox::{BackendName, Exec, ExecRequest, NotEnforced, Result, Sandbox, SessionKey};
 use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
 
 use crate::args::SessionFlags;
+use crate::building::{Show, watched};
 use crate::failure::Failure;
 use crate::signals::Signals;
 use crate::{flags, output, render};
 
 /// An open sandbox, and whose it is.
 pub struct Place {
+    runtime: Runtime,
     owner: Owner,
     /// Whether the session's news was told.
     is_told: Cell<bool>,
@@ -46,30 +49,62 @@ pub fn session(
     Ok(Some(SessionRequest { settings, recreate: args.recreate, ..SessionRequest::new(key) }))
 }
 
+/// Says on standard error when a program waits for somebody to let a host through. `is_raw`: on a terminal that is raw.
+pub fn tell_questions(runtime: &Runtime, is_raw: bool) {
+    runtime.on_question(Arc::new(move |question| {
+        let (id, port) = (question.id.0, question.port);
+        let host = render::one_line(&question.host);
+        let secs = question.left(now_millis()).as_secs();
+        let line = format!(
+            "a program waits for {host}:{port}, {secs} s at most: `moltis network allow {id}` or `deny {id}`"
+        );
+        // Whoever reads it may be slow, and what the command does goes on meanwhile.
+        tokio::task::spawn_blocking(move || tell(&mut std::io::stderr().lock(), &[line], is_raw));
+    }));
+}
+
+/// Writes lines of our own. A raw terminal goes down a line and no more.
+fn tell(stderr: &mut (impl Write + IsTerminal), lines: &[String], is_raw: bool) {
+    let end = if is_raw && stderr.is_terminal() { "\r\n" } else { "\n" };
+    for line in lines {
+        // A reader that is gone cannot be told.
+        let _ = write!(stderr, "moltis: {line}{end}");
+    }
+}
+
 impl Place {
-    /// Opens it. The first signal does not break an opening off: it is waited for, and what it made is put away. The
-    /// second one leaves at once; what is half made then is swept by the next start.
+    /// Opens it, and shows what happens while its image is built or fetched. The first signal gives up an image, but does
+    /// not break an opening off: that is waited for, and what it made is put away. The second one leaves at once; what is
+    /// half made then is swept by the next start.
     pub async fn open(
         runtime: &Runtime,
         settings: Overrides,
         session: Option<SessionRequest>,
         signals: &mut Signals,
     ) -> std::result::Result<Opening, Failure> {
-        let opening = async {
-            match &session {
-                None => Ok::<_, moltis_sandbox::Error>(Owner::Command(runtime.open(&settings).await?)),
-                Some(request) => Ok(Owner::Session(Box::new(runtime.open_session(request).await?))),
+        let leave = Notify::new();
+        let opening = watched(Show::Steps, leave.notified(), async |sink| match &session {
+            None => Ok::<_, moltis_sandbox::Error>(Owner::Command(runtime.open_with(&settings, sink).await?)),
+            Some(request) => {
+                let open = runtime.open_session_with(request, sink).await?;
+                Ok(Owner::Session(Box::new(open)))
             }
-        };
+        });
         let mut opening = std::pin::pin!(opening);
         let number = tokio::select! {
             opened = &mut opening => {
-                return Ok(Opening::Open(Self { owner: opened?, is_told: Cell::new(false) }));
+                let (runtime, is_told) = (runtime.clone(), Cell::new(false));
+                return Ok(Opening::Open(Self { runtime, owner: opened?, is_told }));
             }
             number = signals.next() => number,
         };
+        leave.notify_one();
         let ending = async {
-            opening.await?.put_away().await;
+            match opening.await {
+                Ok(owner) => owner.put_away().await,
+                Err(error) if error.code() == "image-build-cancelled" => {}
+                Err(error) => return Err(error.into()),
+            }
             Ok(Opening::Told(number))
         };
         tokio::select! {
@@ -149,9 +184,12 @@ impl Place {
         }
     }
 
-    /// Ends what does not stay.
+    /// Ends what does not stay, and sees that what is to be written down is.
     pub async fn put_away(self) {
         self.owner.put_away().await;
+        if let Some(untold) = self.runtime.finish_network().await {
+            render::warning(&untold);
+        }
     }
 
     /// Says, before any output, what is not as one might think.
@@ -192,13 +230,7 @@ impl Place {
 
     fn say(&self, lines: &[String], is_raw: bool) {
         self.is_told.set(true);
-        let mut stderr = std::io::stderr().lock();
-        // A raw terminal goes down a line and no more.
-        let end = if is_raw && stderr.is_terminal() { "\r\n" } else { "\n" };
-        for line in lines {
-            // A reader that is gone cannot be told.
-            let _ = write!(stderr, "moltis: {line}{end}");
-        }
+        tell(&mut std::io::stderr().lock(), lines, is_raw);
     }
 
     fn warnings(&self) -> Vec<String> {

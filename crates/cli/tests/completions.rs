@@ -22,6 +22,7 @@ fn bash_completes_what_it_is_told_to() {
         ("exec --network b", "blocked\n"),
         ("session set key --on-unknown a", "ask\n"),
         ("session set key --sandbox of", "off\n"),
+        ("network audit --protocol so", "socks5\n"),
         ("exec --workspace fo", "folder\n"),
         ("--config fi", "file\n"),
     ] {

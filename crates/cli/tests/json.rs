@@ -39,6 +39,10 @@ fn every_answer_keeps_the_rules() {
     let file = place.path("file");
     std::fs::write(&file, "text").unwrap();
     let file = file.to_str().unwrap();
+    let exported = place.path("exported");
+    let exported = exported.to_str().unwrap();
+    crate::network::some(&place);
+    crate::network::ask(&place, "s1", "c.example", 443);
     for (words, status) in [
         (&["exec", "true"][..], 0),
         (&["exec", "--session", "s1", "true"], 0),
@@ -59,9 +63,13 @@ fn every_answer_keeps_the_rules() {
         (&["sandbox", "ps"], 0),
         (&["sandbox", "status"], 0),
         (&["sandbox", "disk"], 0),
+        (&["sandbox", "build", "--backend", "namespaces"], 0),
+        (&["sandbox", "list"], 0),
+        (&["sandbox", "clean", "--backend", "namespaces"], 0),
+        (&["sandbox", "remove", "--backend", "namespaces", "nothing"], 1),
         (&["sandbox", "explain"], 0),
         (&["sandbox", "explain", "--session", "s1"], 0),
-        (&["sandbox", "explain", "--network", "trusted"], 1),
+        (&["sandbox", "explain", "--backend", "restricted-host", "--network", "trusted"], 1),
         (&["files", "put", file, "f"], 0),
         (&["files", "list"], 0),
         (&["files", "show", "f"], 0),
@@ -72,6 +80,19 @@ fn every_answer_keeps_the_rules() {
         (&["config", "show"], 0),
         (&["config", "check"], 0),
         (&["config", "init"], 0),
+        (&["network", "audit"], 0),
+        (&["network", "stats"], 0),
+        (&["network", "export", "--output", exported], 0),
+        (&["network", "pending"], 0),
+        (&["network", "allow", "a.example"], 0),
+        (&["network", "allow", "a.example", "--session", "s1"], 0),
+        (&["network", "allow", "1"], 0),
+        (&["network", "allow", "1"], 1),
+        (&["network", "deny", "b.example"], 0),
+        (&["network", "test", "a.b.example"], 1),
+        (&["network", "rules"], 0),
+        (&["network", "rules", "--session", "s1"], 0),
+        (&["network", "rules", "remove", "a.example"], 0),
         (&["sandbox", "stop", "s1"], 0),
         (&["sandbox", "rm", "s1"], 0),
         (&["sandbox", "prune", "--idle"], 0),

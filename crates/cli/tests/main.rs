@@ -9,9 +9,15 @@ mod fault;
 mod files;
 mod json;
 mod lasting;
+#[cfg(not(feature = "wasm"))]
+mod lightweight;
+mod network;
 mod process;
 mod sandbox;
 mod session;
 mod signals;
 mod support;
 mod terminal;
+mod trusted;
+#[cfg(feature = "wasm")]
+mod wasm;

@@ -99,7 +99,7 @@ fn explain_says_what_exec_would_and_makes_nothing() {
     let missing = format!("{workspace}/no");
     let config = place.config();
     let cases: &[&[&str]] = &[
-        &["--network", "trusted"],
+        &["--backend", "restricted-host", "--network", "trusted"],
         &["--backend", "docker"],
         &["--backend", "none", "--pids", "5"],
         &["--backend", "restricted-host", "--network", "blocked"],
@@ -107,7 +107,7 @@ fn explain_says_what_exec_would_and_makes_nothing() {
         &["--workspace", &missing],
         &["--workspace", "/"],
         &["--workspace", config.to_str().unwrap()],
-        &["--session", "s", "--network", "trusted"],
+        &["--session", "s", "--backend", "restricted-host", "--network", "trusted"],
         &["--session", "s", "--backend", "docker"],
     ];
     for flags in cases {
@@ -229,4 +229,34 @@ fn status_warns_of_a_home_that_differing_sessions_share() {
     let config = "[tools.exec.sandbox]\nhome_persistence = \"session\"\n";
     std::fs::write(place.config().join("moltis.toml"), config).unwrap();
     assert_eq!(status().json()["warnings"], json!([]));
+}
+
+#[test]
+fn a_backend_without_images_has_nothing_to_build() {
+    let place = Place::new();
+    for backend in ["namespaces", "restricted-host", "none"] {
+        let told = format!("There is nothing to build: {backend} has no images.\n");
+        place.run(["sandbox", "build", "--backend", backend]).is(0, &told, "");
+        place.run(["sandbox", "list", "--backend", backend]).is(0, "There are no images of ours.\n", "");
+        place.run(["sandbox", "remove", "--backend", backend, "x"]).fails(1, "image-missing");
+    }
+    let told = place.run(["sandbox", "build", "--backend", "namespaces", "--json"]).json();
+    assert_eq!(told, json!({ "backend": "namespaces" }));
+    place.run(["sandbox", "clean", "--backend", "none"]).is(0, "0 removed, 0 kept, 0 B freed\n", "");
+    // Also where the configuration asks for an image, which a command would be refused for.
+    std::fs::create_dir_all(place.config()).unwrap();
+    std::fs::write(
+        place.config().join("moltis.toml"),
+        "[tools.exec.sandbox]\nbackend = \"namespaces\"\npackages = [\"jq\"]\n",
+    )
+    .unwrap();
+    place.run(["sandbox", "build", "--json"]).json();
+    place.run(["sandbox", "build", "--image", "A B"]).fails(2, "config-malformed");
+    for words in [
+        &["sandbox", "build", "--image", "--x"][..],
+        &["sandbox", "build", "--backend", "wasn"],
+        &["sandbox", "remove"],
+    ] {
+        assert_eq!(place.run(words).status, Some(2));
+    }
 }

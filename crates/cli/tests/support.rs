@@ -54,6 +54,9 @@ impl Place {
             .env("HOME", self.home())
             .env("MOLTIS_DATA_DIR", self.data())
             .env("MOLTIS_CONFIG_DIR", self.config())
+            // Whatever engines run on this machine, these tests are about the built-in sandbox.
+            .env("DOCKER_HOST", "unix:///nonexistent/docker.sock")
+            .env("CONTAINER_HOST", "unix:///nonexistent/podman.sock")
             .stdin(Stdio::null());
         command
     }
@@ -134,6 +137,13 @@ impl Drop for Place {
         assert_eq!(ended.status, Some(0), "{ended:?}");
         assert_eq!(self.left_running(), Vec::<String>::new());
         assert_eq!(processes_with(&self.data()), Vec::<String>::new());
+    }
+}
+
+impl Place {
+    /// Processes that have a file of the data directory open, or work there.
+    pub fn processes(&self) -> Vec<String> {
+        processes_with(&self.data())
     }
 }
 

@@ -11,25 +11,11 @@ use crate::schema;
 ///
 /// Only keys whose absence takes no protection away may stand here. One that demands something must be refused where
 /// it cannot be kept.
-const UNUSED: [&str; 17] = [
+const UNUSED: [&str; 6] = [
     "gateway.*",
-    // No sandbox moves to another backend yet.
-    "tools.exec.sandbox.failover",
     // Binds API keys, and there is no API yet.
     "tools.exec.sandbox.allowed_images",
-    // Of containers. The last three only give a sandbox more than it has without them.
-    "tools.exec.sandbox.container_prefix",
-    "tools.exec.sandbox.host_data_dir",
-    "tools.exec.sandbox.allow_host_podman",
-    "tools.exec.sandbox.allow_nested_podman",
-    "tools.exec.sandbox.selinux_relabel",
-    // Of `network = "trusted"`, which is refused: nothing keeps it yet.
-    "tools.exec.sandbox.trusted_domains",
-    "tools.exec.sandbox.denied_domains",
-    "tools.exec.sandbox.on_unknown",
-    "tools.exec.sandbox.approval_timeout",
     "tools.exec.sandbox.pool",
-    "tools.exec.sandbox.wasm_*",
     "tools.exec.sandbox.vercel_*",
     "tools.exec.sandbox.daytona_*",
     "tools.exec.sandbox.firecracker_*",

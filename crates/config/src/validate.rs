@@ -33,6 +33,10 @@ pub(crate) fn check(config: &Config, places: &BTreeMap<&'static str, Place>, pro
             conflict(path, &message, &format!("set `backend = \"podman\"`, or remove `{name}`"));
         }
     }
+    if sandbox.allow_host_podman.value && !cfg!(target_os = "linux") {
+        let message = "`allow_host_podman` works on Linux only";
+        conflict(hatches[0].1, message, "remove it: elsewhere Podman runs in a machine of its own");
+    }
     if sandbox.pool.value > sandbox.max_sandboxes.value {
         let message = format!(
             "`pool` = {} is more than `max_sandboxes` = {}",

@@ -63,8 +63,6 @@ fn each_key_that_is_set_and_not_used_is_named() {
     let told: Vec<_> = loaded.unused().iter().map(|warning| warning.to_string()).collect();
     let told = crate::tidy(&told.join("\n"), world.dir.path());
     let places = [
-        ("moltis.toml:4:12", "tools.exec.sandbox.failover"),
-        ("moltis.toml:6:19", "tools.exec.sandbox.selinux_relabel"),
         ("moltis.toml:3:8", "tools.exec.sandbox.pool"),
         ("MOLTIS_TOOLS__EXEC__SANDBOX__VERCEL_PROJECT_ID", "tools.exec.sandbox.vercel_project_id"),
         ("moltis.toml:1:16", "gateway.port"),

@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use moltis_config::BackendChoice;
 use moltis_config::schema::{Config, default_memory_limit};
-use moltis_config::value::domain::{DomainPattern, HostPattern};
 use moltis_config::value::flag::parse_image;
 use moltis_config::value::glob::Glob;
 use moltis_config::value::secret::Secret;
 use moltis_config::value::structure::Gpus;
 use moltis_config::words::{Failover, HomePersistence, Mode, MountAccess, OnUnknown, VercelRuntime};
-use moltis_sandbox::{BackendName, Limits, Mount, MountMode, Network, Origin, Setting};
+use moltis_sandbox::{
+    BackendName, DomainPattern, HostPattern, Limits, Mount, MountMode, Network, Origin, Setting,
+};
 
 use crate::World;
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use moltis_agent::remove::NotRemoved;
+use moltis_host::remove::NotRemoved;
 use moltis_sandbox::{BackendName, Diagnosis, Error};
 
 use crate::usage::{Unseen, Why};
@@ -69,6 +69,14 @@ pub enum RuntimeError {
         /// What to do.
         fix: String,
     },
+    /// The backend that the configuration names cannot be used at the start.
+    #[error("the configuration says `backend = \"{backend}\"`, which is not usable: {}", why.message)]
+    NamedUnusable {
+        /// The backend.
+        backend: BackendName,
+        /// Why it is not usable.
+        why: Diagnosis,
+    },
     /// A session that ran isolated would run with no isolation.
     #[error("the session {key:?} ran isolated on {was}, and now only {now} is usable")]
     IsolationLost {
@@ -109,6 +117,11 @@ impl From<RuntimeError> for Error {
     fn from(error: RuntimeError) -> Self {
         let message = error.to_string();
         match error {
+            RuntimeError::NotBuilt(BackendName::Wasm) => Self::Unavailable(
+                Diagnosis::new("backend-not-built", message)
+                    .cause("this program was built without the feature `wasm`")
+                    .fix("build it without `--no-default-features` (`wasm` is on by default), or use another backend"),
+            ),
             RuntimeError::NotBuilt(_) => Self::Unavailable(
                 Diagnosis::new("backend-not-built", message)
                     .fix("`moltis sandbox status` lists the backends that are"),
@@ -151,6 +164,12 @@ impl From<RuntimeError> for Error {
                     .cause("whoever can write there could plant what Moltis trusts")
                     .fix(fix),
             ),
+            RuntimeError::NamedUnusable { why, .. } => {
+                let fix =
+                    why.fix.unwrap_or_else(|| "`moltis sandbox status` says what would mend it".to_owned());
+                let told = Diagnosis { code: why.code, message, cause: why.cause, fix: None };
+                Self::Unavailable(told.fix(format!("{fix}; or set `backend = \"auto\"`")))
+            }
             RuntimeError::IsolationLost { key, now, .. } => Self::Refused(
                 Diagnosis::new("isolation-lost", message)
                     .cause("`moltis sandbox status` says what is wrong with the one that isolates")

@@ -6,12 +6,14 @@ use std::time::Duration;
 use moltis_config::BackendChoice;
 use moltis_config::value::number::{write_duration, write_size};
 use moltis_config::words::Words;
+use moltis_egress::Rule;
 use moltis_sandbox::{
-    BackendName, Error, Lifetime, Mount, MountMode, NotEnforced, Origin, Result, SandboxSpec, SessionKey,
-    Setting,
+    BackendName, DomainPattern, Error, ImageChoice, Lifetime, Mount, MountMode, Network, NotEnforced, Origin,
+    Result, SandboxSpec, SessionKey, Setting,
 };
 use serde::{Serialize, Serializer};
 
+use crate::failover::Asks;
 use crate::lifecycle::{busy, named};
 use crate::router::{self, PassedOver, Route, Survey};
 use crate::runtime::{Runtime, ephemeral_key, host_memory, off_thread, see_space};
@@ -122,17 +124,21 @@ impl Runtime {
                 Vec::new()
             }
         };
+        let asks = Asks { choice, key: request.session.as_ref() };
+        if refusal.is_none() {
+            refusal = self.see_named(&asks).err();
+        }
         let memory = host_memory();
         let on = |name| settings.on(name, memory);
         let kept = match &subject.session {
-            Some(session) => self.kept_route(session, choice.value, on).await,
+            Some(session) => self.kept_route(session.sandbox.as_ref(), choice, on).await,
             None => None,
         };
         let (survey, stays) = match kept {
-            Some(route) => (Survey { route: Ok(route), passed_over: Vec::new() }, true),
-            None => (router::survey(self.registry(), choice.value, on).await, false),
+            Some(route) => (Survey { route: Ok(route), passed_over: Vec::new(), failing: Vec::new() }, true),
+            None => (router::survey(self.registry(), choice.value, &self.ways(), on).await, false),
         };
-        let Survey { route, mut passed_over } = survey;
+        let Survey { route, mut passed_over, .. } = survey;
         if choice.value == BackendChoice::Auto && !stays {
             passed_over = self.with_absent(passed_over, route.as_ref().ok().map(|r| r.backend.name()));
         }
@@ -149,7 +155,7 @@ impl Runtime {
             refusal: None,
         };
         let spec = match route {
-            Ok(Route { backend, spec, not_enforced: left, notes, isolates }) => {
+            Ok(Route { backend, spec, not_enforced: left, notes, isolates, .. }) => {
                 not_enforced.extend(left);
                 explanation.backend = Some(backend.name());
                 explanation.notes = notes;
@@ -179,6 +185,9 @@ impl Runtime {
             }
         };
         explanation.settings = self.explained(&spec, &subject.overrides, choice, subject.idle);
+        if spec.network.value == Network::Trusted {
+            explanation.settings.extend(self.reach(&subject.key).await?);
+        }
         explanation.not_enforced = not_enforced;
         explanation.refusal = refusal;
         Ok(explanation)
@@ -275,6 +284,30 @@ impl Runtime {
         }
     }
 
+    /// What the network `trusted` lets through, as it is now.
+    async fn reach(&self, session: &SessionKey) -> Result<Vec<Explained>> {
+        let sandbox = &self.config().tools.exec.sandbox;
+        let rules = self.added_rules(session).await?;
+        let on_unknown = match rules.on_unknown {
+            Some(word) => Setting::new(word, Origin::Session),
+            None => sandbox.on_unknown,
+        };
+        let list = |key, configured: &Setting<Vec<DomainPattern>>, added: &[Rule]| {
+            let of_session = added.iter().any(|rule| rule.origin == moltis_egress::Origin::Session);
+            let configured_ones = configured.value.iter().map(ToString::to_string);
+            let all: Vec<_> =
+                configured_ones.chain(added.iter().map(|rule| rule.pattern.to_string())).collect();
+            let origin = if of_session { Origin::Session } else { configured.origin };
+            Explained { key, value: (!all.is_empty()).then(|| all.join(", ")), origin }
+        };
+        let word = on_unknown.value.word().to_owned();
+        Ok(vec![
+            list("trusted_domains", &sandbox.trusted_domains, &rules.trusted),
+            list("denied_domains", &sandbox.denied_domains, &rules.denied),
+            Explained { key: "on_unknown", value: Some(word), origin: on_unknown.origin },
+        ])
+    }
+
     fn explained(
         &self,
         spec: &SandboxSpec,
@@ -290,8 +323,24 @@ impl Runtime {
             None => add("mode", Some(sandbox.mode.value.word().to_owned()), sandbox.mode.origin),
         }
         add("backend", Some(choice.value.to_string()), choice.origin);
-        let image = overrides.image.as_ref().unwrap_or(&sandbox.image);
-        add("image", Some(image.value.to_string()), image.origin);
+        if let Some(image) = &spec.image {
+            let reference = image.reference();
+            add("image", Some(reference.value.clone()), reference.origin);
+            if let ImageChoice::Base { packages, .. } = image {
+                let names = packages.value.join(", ");
+                add("packages", (!names.is_empty()).then_some(names), packages.origin);
+            }
+        }
+        if let Some(runtime) = &spec.runtime {
+            add("runtime", Some(runtime.value.clone()), runtime.origin);
+        }
+        if let Some(gpus) = &spec.gpus {
+            add("gpus", Some(gpus.value.to_string()), gpus.origin);
+        }
+        let hatches = [("allow_host_podman", spec.host_podman), ("allow_nested_podman", spec.nested_podman)];
+        for (key, hatch) in hatches.into_iter().filter(|(_, hatch)| hatch.value) {
+            add(key, Some("true".to_owned()), hatch.origin);
+        }
         add("network", Some(spec.network.value.to_string()), spec.network.origin);
         let limits = &spec.limits;
         let (key, memory) = ("resource_limits.memory_limit", limits.memory);

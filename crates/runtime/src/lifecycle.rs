@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use moltis_config::BackendChoice;
 use moltis_sandbox::{
-    Backend, BackendName, Diagnosis, Error, Exec, ExecRequest, Lifetime, NotEnforced, Origin, Result,
-    Sandbox, SandboxSpec, SessionKey,
+    Backend, BackendName, BuildSink, Diagnosis, Error, Exec, ExecRequest, Lifetime, NotEnforced, Origin,
+    Result, Sandbox, SandboxSpec, SessionKey, Setting,
 };
 use sha2::{Digest, Sha256};
 
@@ -20,18 +20,25 @@ pub use list::{Pruned, SandboxInfo};
 pub use running::Stopped;
 
 use crate::error::RuntimeError;
-use crate::router::{self, Route};
-use crate::runtime::{Opened, Runtime, host_memory};
+use crate::failover::{self, Asks};
+use crate::network::is_carried;
+use crate::pool::Pooled;
+use crate::router::{self, Barred, Route};
+use crate::runtime::{Opened, Runtime, host_memory, off_thread};
 use crate::sessions::{SessionRequest, agree, first_settings, missing, overrides};
 use crate::settings::{self, Settings};
 use crate::store::{
     EnvValue, Gone, Judged, LostCommand, NewSandbox, SandboxState, Session, SessionLock, StoreError,
     StoredSandbox, now_millis,
 };
+use crate::{homes, image};
 use crate::{recorded, usage};
 
 /// Time that others may take to start or end the session's sandbox.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Time that the remains of a sandbox have to end whose engine has failed.
+const LEAVE: Duration = Duration::from_secs(5);
 
 /// A session whose sandbox runs.
 pub struct OpenSession {
@@ -62,7 +69,7 @@ struct Known {
     env: Vec<(String, EnvValue)>,
     lost: Vec<LostCommand>,
     settings: Settings,
-    choice: BackendChoice,
+    choice: Setting<BackendChoice>,
     /// Whether this very call made the session.
     made: bool,
     /// Which opening is to be ended first. One that somebody has made since is not.
@@ -77,6 +84,16 @@ struct Place {
     restarted: Option<Gone>,
 }
 
+/// What came of opening a session's sandbox.
+enum Opening {
+    /// It runs.
+    Done(Box<(Known, Place)>),
+    /// The session was removed meanwhile.
+    SessionGone,
+    /// It is to be opened on this route, once the image is there.
+    NeedsImage(Box<(Known, Route)>),
+}
+
 impl Runtime {
     /// The session's sandbox: the one that runs, or a new one. The session is made if it is missing, unless the
     /// request says otherwise.
@@ -86,46 +103,88 @@ impl Runtime {
     /// `session-missing`; `sandbox-busy` when what the sandbox is to be has changed and something runs in it;
     /// `max-sandboxes`; those of the store.
     pub async fn open_session(&self, request: &SessionRequest) -> Result<OpenSession> {
-        self.open_without(request, None).await
+        self.open_session_with(request, &BuildSink::ignore()).await
+    }
+
+    /// [`open_session`](Self::open_session), with somebody who looks on while an image is built or fetched.
+    ///
+    /// # Errors
+    /// Those of [`open_session`](Self::open_session).
+    pub async fn open_session_with(
+        &self,
+        request: &SessionRequest,
+        progress: &BuildSink,
+    ) -> Result<OpenSession> {
+        self.open_without(request, None, progress).await
     }
 
     /// [`open_session`](Self::open_session), but never the sandbox of this opening.
-    async fn open_without(&self, request: &SessionRequest, tampered: Option<u64>) -> Result<OpenSession> {
+    async fn open_without(
+        &self,
+        request: &SessionRequest,
+        tampered: Option<u64>,
+        progress: &BuildSink,
+    ) -> Result<OpenSession> {
         let mut recreate = tampered;
-        // A session that is removed by somebody else meanwhile is made anew, once.
-        for round in 0..3 {
+        let mut asked = false;
+        let mut barred = Vec::new();
+        // A session that is removed by somebody else meanwhile is made anew, once; an image that is removed as soon as it
+        // is there is not built for ever.
+        let (mut removed, mut built) = (0, 0);
+        let (mut made, mut lost) = (None, Vec::new());
+        while removed < 3 && built < 16 {
             let mut known = self.know(request).await?;
-            if round == 0 && request.recreate {
+            if !asked && request.recreate {
                 recreate = known.session.sandbox.as_ref().map(|row| row.generation);
             }
+            asked = true;
             known.recreate = recreate;
-            let (number, made) = (known.session.number, known.made);
+            known.lost.splice(0..0, std::mem::take(&mut lost));
+            if known.made {
+                made = Some(known.session.number);
+            }
             let opened = match self.adopt(&known).await {
-                Ok(Some(place)) => return Ok(self.hand_out(request, known, place)),
-                Ok(None) => Box::pin(self.open_locked(request, known)).await,
+                Ok(Some(place)) => return self.hand_out(request, known, place).await,
+                Ok(None) => Box::pin(self.open_locked(request, known, &mut barred)).await,
                 Err(error) => Err(error),
             };
-            match opened {
-                Ok(Some((known, place))) => return Ok(self.hand_out(request, known, place)),
-                Ok(None) => {}
-                Err(error) => {
-                    if made {
-                        // What never had a sandbox has set nothing that anybody could rely on.
-                        let _ = self.store().run(move |db| db.forget_unused_session(number)).await;
-                    }
-                    return Err(error);
+            let failed = match opened {
+                Ok(Opening::Done(done)) => return self.hand_out(request, done.0, done.1).await,
+                Ok(Opening::SessionGone) => {
+                    removed += 1;
+                    continue;
                 }
+                Ok(Opening::NeedsImage(needs)) => {
+                    let (known, route) = *needs;
+                    built += 1;
+                    lost = known.lost;
+                    match image::make_ready(&route, progress).await {
+                        Ok(()) => continue,
+                        Err(error) if self.goes_on(known.choice.value, &route, &error, &mut barred).await => {
+                            continue;
+                        }
+                        Err(error) => error,
+                    }
+                }
+                Err(error) => error,
+            };
+            if let Some(number) = made {
+                // What never had a sandbox has set nothing that anybody could rely on.
+                let _ = self.store().run(move |db| db.forget_unused_session(number)).await;
             }
+            return Err(failed);
         }
         Err(StoreError::NoSession.into())
     }
 
-    fn hand_out(&self, request: &SessionRequest, known: Known, place: Place) -> OpenSession {
+    async fn hand_out(&self, request: &SessionRequest, known: Known, place: Place) -> Result<OpenSession> {
         let Known { session, env, lost, .. } = known;
         let Place { opened, spec, generation, restarted } = place;
         let Opened { sandbox, backend, not_enforced, notes } = opened;
+        let mut notes = self.news(notes).await;
+        let sandbox = self.way_out(&spec, &not_enforced, &mut notes).await?.of(sandbox);
         let (runtime, request) = (self.clone(), request.clone());
-        OpenSession {
+        Ok(OpenSession {
             runtime,
             request,
             session,
@@ -138,7 +197,7 @@ impl Runtime {
             env,
             spec,
             generation,
-        }
+        })
     }
 
     /// Reads the session, or makes it, and sees that the request agrees with it.
@@ -169,7 +228,7 @@ impl Runtime {
         // The values are the same; but what was a default is a demand once it is asked for.
         let wanted = stored.with(&request.settings);
         let idle = self.idle_ttl(&session);
-        let choice = settings::choice(self.config(), &wanted).value;
+        let choice = settings::choice(self.config(), &wanted);
         let settings = self.settings(wanted, request.key.clone(), Lifetime::Idle(idle)).await?;
         Ok(Known { session, env, lost, settings, choice, made, recreate: None })
     }
@@ -186,78 +245,159 @@ impl Runtime {
         }
         // Not in the spec, so that it could change without it.
         known.settings.unkept()?;
-        let Some(backend) = self.registry().get(row.backend).filter(|_| may_be(known.choice, row.backend))
+        let Some(backend) = self.registry().get(row.backend).filter(|_| self.may_stay(known.choice, row))
         else {
             return Ok(None);
         };
         let spec = known.settings.on(row.backend, host_memory());
-        if spec.fingerprint() != row.fingerprint || settings_hash(&spec, known.choice) != row.judged.settings
+        if spec.fingerprint() != row.fingerprint
+            || settings_hash(&spec, &row.judged.choice) != row.judged.settings
         {
             return Ok(None);
         }
-        let Some(sandbox) = backend.adopt(&spec).await? else { return Ok(None) };
+        let sandbox = match backend.adopt(&spec).await {
+            Ok(Some(sandbox)) => sandbox,
+            Ok(None) => return Ok(None),
+            Err(error) if self.fail_over(row.backend, error.diagnosis()).await => return Ok(None),
+            Err(error) => return Err(error),
+        };
         let Judged { not_enforced, notes, .. } = row.judged.clone();
         let opened = Opened { sandbox, backend: row.backend, not_enforced, notes };
         Ok(Some(Place { opened, spec, generation: row.generation, restarted: None }))
     }
 
-    /// Opens the session's sandbox with the right to do so; `None` when the session was removed meanwhile.
-    async fn open_locked(&self, request: &SessionRequest, known: Known) -> Result<Option<(Known, Place)>> {
+    /// Opens the session's sandbox with the right to do so.
+    async fn open_locked(
+        &self,
+        request: &SessionRequest,
+        known: Known,
+        barred: &mut Vec<Barred>,
+    ) -> Result<Opening> {
         let lock = self.store().lock_session(known.session.number, LOCK_PATIENCE).await?;
         // Whoever had the lock before may have done it all.
         let Known { lost, made, recreate, .. } = known;
         let mut known = match self.session(&request.key).await? {
             Some(session) if session.number == lock.session() => self.know(request).await?,
-            _ => return Ok(None),
+            _ => return Ok(Opening::SessionGone),
         };
         known.lost.extend(lost);
         (known.made, known.recreate) = (made, recreate);
         let unkept = known.settings.unkept()?;
-        let Route { backend, spec, not_enforced, notes, .. } = self.route(&known).await?;
-        let not_enforced = [unkept, not_enforced].concat();
-        let judged = Judged {
-            settings: settings_hash(&spec, known.choice),
-            choice: known.choice.to_string(),
-            not_enforced,
-            notes,
-        };
         let mut restarted = known.session.ended;
-        if let Some(row) = known.session.sandbox.clone() {
-            let unwanted = known.recreate == Some(row.generation);
-            let same = row.state == SandboxState::Running
-                && row.backend == backend.name()
-                && row.fingerprint == spec.fingerprint();
-            if same
-                && !unwanted
-                && let Some(sandbox) = backend.adopt(&spec).await?
-            {
-                self.judged_anew(lock, row.generation, judged.clone()).await?;
-                let Judged { not_enforced, notes, .. } = judged;
-                let opened = Opened { sandbox, backend: row.backend, not_enforced, notes };
-                let place = Place { opened, spec, generation: row.generation, restarted: None };
-                return Ok(Some((known, place)));
+        let mut row = known.session.sandbox.clone();
+        loop {
+            let route = self.route(&known, row.as_ref(), barred).await?;
+            let Route { backend, spec, without, .. } = &route;
+            let choice = failover::chosen(known.choice.value, without);
+            let judged = Judged {
+                settings: settings_hash(spec, &choice),
+                choice,
+                not_enforced: [unkept.clone(), route.not_enforced.clone()].concat(),
+                notes: route.notes.clone(),
+            };
+            if let Some(old) = &row {
+                let unwanted = known.recreate == Some(old.generation);
+                let same = old.state == SandboxState::Running
+                    && old.backend == backend.name()
+                    && old.fingerprint == spec.fingerprint();
+                if same
+                    && !unwanted
+                    && let Some(sandbox) = backend.adopt(spec).await?
+                {
+                    let generation = old.generation;
+                    self.judged_anew(lock, generation, judged.clone()).await?;
+                    let Judged { not_enforced, notes, .. } = judged;
+                    let opened = Opened { sandbox, backend: backend.name(), not_enforced, notes };
+                    let place = Place { opened, spec: route.spec, generation, restarted: None };
+                    return Ok(Opening::Done(Box::new((known, place))));
+                }
             }
-            let end = if unwanted { End::Always(Gone::Recreated) } else { End::IfUnused(Gone::Spec) };
-            restarted = Some(self.end_known(&lock, &known.session, &row, end).await?);
+            match image::is_ready(&route).await {
+                Ok(true) => {}
+                Ok(false) => return Ok(Opening::NeedsImage(Box::new((known, route)))),
+                Err(error) if self.goes_on(known.choice.value, &route, &error, barred).await => continue,
+                Err(error) => return Err(error),
+            }
+            let moved = match row.take() {
+                Some(old) => {
+                    let (why, moved) = self.end_for_new(&lock, &known, &old, &route).await?;
+                    restarted = Some(why);
+                    moved
+                }
+                None => false,
+            };
+            match self.open_new(&lock, request, &**backend, spec, judged).await {
+                Ok((opened, generation)) => {
+                    let was_elsewhere =
+                        !without.is_empty() && restarted.is_some_and(|why| why != Gone::Failover);
+                    if moved || (was_elsewhere && self.last_ran_on(&known.session, without).await?) {
+                        restarted = Some(Gone::Failover);
+                    }
+                    let place = Place { opened, spec: route.spec, generation, restarted };
+                    return Ok(Opening::Done(Box::new((known, place))));
+                }
+                Err(error) if self.goes_on(known.choice.value, &route, &error, barred).await => {}
+                Err(error) => return Err(error),
+            }
         }
-        let (opened, generation) = self.open_new(&lock, request, &*backend, &spec, judged).await?;
-        Ok(Some((known, Place { opened, spec, generation, restarted })))
+    }
+
+    /// Ends the sandbox that was written down, so that a new one can be opened; says why it is gone, and whether the
+    /// session moves because of a failover, or back after one.
+    async fn end_for_new(
+        &self,
+        lock: &SessionLock,
+        known: &Known,
+        old: &StoredSandbox,
+        route: &Route,
+    ) -> Result<(Gone, bool)> {
+        if self.has_failed(old.backend) {
+            self.leave(lock, &known.session, old).await?;
+            return Ok((Gone::Failover, true));
+        }
+        let moved = old.backend != route.backend.name() && failover::stood_in(&old.judged.choice);
+        let end = match known.recreate == Some(old.generation) {
+            true => End::Always(Gone::Recreated),
+            false if moved => End::IfUnused(Gone::Failover),
+            false => End::IfUnused(Gone::Spec),
+        };
+        let ended = self.end_known(lock, &known.session, old, end).await;
+        match ended {
+            Ok(why) => Ok((why, moved && why == Gone::Failover)),
+            // Its engine has failed at this very moment.
+            Err(error) if self.fail_over(old.backend, error.diagnosis()).await => {
+                self.leave(lock, &known.session, old).await?;
+                Ok((Gone::Failover, true))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the session's last command ran on one of these.
+    async fn last_ran_on(&self, session: &Session, backends: &[BackendName]) -> Result<bool> {
+        let number = session.number;
+        let last = self.store().run(move |db| db.last_backend(number)).await?;
+        Ok(last.is_some_and(|last| backends.contains(&last)))
     }
 
     /// Which backend: the one that was named; with `auto` the one that the session's sandbox is on, as long as it keeps
     /// what is demanded, else the first that does.
-    async fn route(&self, known: &Known) -> Result<Route> {
+    async fn route(&self, known: &Known, row: Option<&StoredSandbox>, barred: &[Barred]) -> Result<Route> {
         let memory = host_memory();
         let spec = |name| known.settings.on(name, memory);
-        if let Some(route) = self.kept_route(&known.session, known.choice, &spec).await {
+        if let Some(route) = self.kept_route(row, known.choice, &spec).await {
             return Ok(route);
         }
-        let route = router::route(self.registry(), known.choice, spec).await?;
-        if known.choice == BackendChoice::Auto && !route.isolates {
+        let asks = Asks { choice: known.choice, key: Some(&known.session.key) };
+        let route = self.route_past(&asks, barred, spec).await?;
+        if known.choice.value == BackendChoice::Auto && !route.isolates {
             // What it did while it was isolated may lie in wait for the host.
             let number = known.session.number;
             let was = self.store().run(move |db| db.last_backend(number)).await?;
-            if let Some(was) = was.filter(|was| !on_host(*was)) {
+            // Under `failover = "any"` a session follows its failed engine to the host nevertheless: that is what the
+            // word says, and every answer says it too.
+            let stays = |was: &BackendName| on_host(*was) || route.without.contains(was);
+            if let Some(was) = was.filter(|was| !stays(was)) {
                 let key = known.session.key.to_string();
                 return Err(RuntimeError::IsolationLost { key, was, now: route.backend.name() }.into());
             }
@@ -268,21 +408,61 @@ impl Runtime {
     /// With `auto`, the backend that the session's sandbox is on, as long as it keeps what is demanded.
     pub(crate) async fn kept_route(
         &self,
-        session: &Session,
-        choice: BackendChoice,
+        row: Option<&StoredSandbox>,
+        choice: Setting<BackendChoice>,
         spec: impl Fn(BackendName) -> SandboxSpec,
     ) -> Option<Route> {
-        let row = session.sandbox.as_ref().filter(|row| row.state == SandboxState::Running)?;
+        let row = row.filter(|row| row.state == SandboxState::Running)?;
         // One that was named, or came of a sandbox that was switched off, is not what `auto` would choose.
-        let by_auto = choice == BackendChoice::Auto && row.judged.choice == choice.to_string();
+        let by_auto = choice.value == BackendChoice::Auto && self.may_stay(choice, row);
         if !by_auto || self.registry().get(row.backend).is_none() {
             return None;
         }
-        let named = BackendChoice::Named(row.backend);
-        let route = router::route(self.registry(), named, spec).await.ok()?;
+        let mut route = router::named_route(self.registry(), row.backend, spec).await.ok()?;
         // Only while it runs: a new sandbox goes to the best backend there is then.
         let found = route.backend.find(&route.spec.id()).await;
-        found.ok().flatten().map(|_| route)
+        found.ok().flatten()?;
+        if failover::stood_in(&row.judged.choice) {
+            route.without = failover::without(&row.judged.choice);
+            route.notes.clone_from(&row.judged.notes);
+        }
+        Some(route)
+    }
+
+    /// Whether a sandbox may stay on the backend that it is on, as far as the choice of the backend goes.
+    fn may_stay(&self, choice: Setting<BackendChoice>, row: &StoredSandbox) -> bool {
+        let failed = self.failed_over();
+        let stored = &row.judged.choice;
+        if failed.iter().any(|failed| failed.from == row.backend)
+            || !failover::still_chosen(stored, choice.value, &failed)
+        {
+            return false;
+        }
+        match choice.value {
+            // A session that names the one that has failed is taken to no other.
+            BackendChoice::Named(_) if failover::stood_in(stored) => !failover::by_the_session(choice.origin),
+            choice => may_be(choice, row.backend),
+        }
+    }
+
+    /// Lets go of a sandbox whose engine has failed: what can be ended without the engine is, and what cannot is left for
+    /// a later clean-up.
+    async fn leave(&self, lock: &SessionLock, session: &Session, row: &StoredSandbox) -> Result<()> {
+        if let Some(backend) = self.registry().get(row.backend) {
+            let ending = async {
+                if let Ok(Some(running)) = backend.find(&session.sandbox_id).await {
+                    self.settle_in(session, &*running).await;
+                    let _ = running.close().await;
+                }
+                backend.remove(&session.sandbox_id).await
+            };
+            match tokio::time::timeout(LEAVE, ending).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::info!(%error, "what a failed engine held is left to it"),
+                Err(_) => tracing::info!("a failed engine does not answer: what it held is left to it"),
+            }
+        }
+        self.gone(lock, row.generation, Some(Gone::Failover)).await.map(drop)
     }
 
     /// Opens a new sandbox and writes it down, before and after.
@@ -295,8 +475,17 @@ impl Runtime {
         judged: Judged,
     ) -> Result<(Opened, u64)> {
         let new = NewSandbox { backend: backend.name(), fingerprint: spec.fingerprint(), judged };
-        let generation = self.claim(lock, request, &new).await?;
-        let sandbox = match backend.open(spec).await {
+        let pooled = self.pool().take(backend.name(), spec);
+        let generation = match self.claim(lock, request, &new).await {
+            Ok(generation) => generation,
+            Err(error) => {
+                if let Some(pooled) = &pooled {
+                    self.end_pooled(pooled).await;
+                }
+                return Err(error);
+            }
+        };
+        let sandbox = match self.assign_or_open(backend, pooled, spec).await {
             Ok(sandbox) => sandbox,
             Err(error) => {
                 self.gone(lock, generation, None).await?;
@@ -308,10 +497,33 @@ impl Runtime {
         Ok((Opened { sandbox, backend: new.backend, not_enforced, notes }, generation))
     }
 
+    /// Hands a pooled sandbox over to the session, which is written down as its own already, or opens a new one.
+    async fn assign_or_open(
+        &self,
+        backend: &dyn Backend,
+        pooled: Option<Pooled>,
+        spec: &SandboxSpec,
+    ) -> Result<Arc<dyn Sandbox>> {
+        let owned = spec.clone();
+        off_thread(move || homes::make(&owned)).await?;
+        let Some(pooled) = pooled else { return backend.open(spec).await };
+        match backend.assign(&pooled.spec, spec).await {
+            Ok(sandbox) => Ok(sandbox),
+            Err(error) => {
+                // It may have ended itself. Nothing ran in it.
+                tracing::debug!(%error, "a pooled sandbox cannot be handed over");
+                self.end_pooled(&pooled).await;
+                backend.open(spec).await
+            }
+        }
+    }
+
     /// Writes down that a sandbox is about to be opened; if there are too many, the longest unused idle one goes first.
     async fn claim(&self, lock: &SessionLock, request: &SessionRequest, new: &NewSandbox) -> Result<u64> {
-        let most = self.config().tools.exec.sandbox.max_sandboxes.value;
+        let all = self.config().tools.exec.sandbox.max_sandboxes.value;
         loop {
+            // Those that wait in the pool count too; the one that this session gets is not there any more.
+            let most = all.saturating_sub(self.pool().ready());
             let (new, by, number) = (new.clone(), request.caller.clone(), lock.session());
             let lock = lock.share();
             let claimed =
@@ -322,6 +534,10 @@ impl Runtime {
             match claimed.await? {
                 Ok(generation) => return Ok(generation),
                 Err(full) => {
+                    if let Some(spare) = self.pool().take_any() {
+                        self.end_pooled(&spare).await;
+                        continue;
+                    }
                     if !self.evict(number).await? {
                         return Err(full.into());
                     }
@@ -359,7 +575,7 @@ fn may_be(choice: BackendChoice, backend: BackendName) -> bool {
 }
 
 /// Hash of all that a judgement depends on: every setting with who set it, and how the backend was chosen.
-fn settings_hash(spec: &SandboxSpec, choice: BackendChoice) -> String {
+fn settings_hash(spec: &SandboxSpec, choice: &str) -> String {
     let mut spec = spec.clone();
     // How long it lives is told to the running one.
     spec.lifetime = Lifetime::Ephemeral;
@@ -376,6 +592,7 @@ fn settings_hash(spec: &SandboxSpec, choice: BackendChoice) -> String {
     limits.cpus.iter_mut().for_each(|limit| settled(&mut limit.origin));
     limits.pids.iter_mut().for_each(|limit| settled(&mut limit.origin));
     spec.workspace.iter_mut().for_each(|workspace| settled(&mut workspace.origin));
+    spec.image.iter_mut().for_each(|image| image.map_origins(settled));
     let version = env!("CARGO_PKG_VERSION");
     let digest = Sha256::digest(format!("{version} {choice} {spec:?}").as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -391,33 +608,47 @@ impl OpenSession {
         // Files can be reached without this, so that something can be removed.
         self.runtime.see_room().await?;
         self.see_quota().await?;
+        if self.runtime.has_failed(self.backend) {
+            // It may still answer; but what was given up is given up for all.
+            self.reopen(None).await?;
+        }
         let error = match self.start(request.clone()).await {
             Err(error @ Error::Unavailable(_)) => error,
             other => return other,
         };
-        let mut again = self.request.clone();
-        again.settings = settings::Overrides::default();
-        (again.must_exist, again.recreate) = (true, false);
         let tampered = error.code() == FILES_MOUNT_LOST;
-        if !tampered && self.sandbox.activity().await.is_ok() {
+        let moves = self.runtime.fail_over(self.backend, error.diagnosis()).await;
+        if !tampered && !moves && self.sandbox.activity().await.is_ok() {
             return Err(error);
         }
-        let lost = std::mem::take(&mut self.lost);
-        let without = tampered.then_some(self.generation);
-        let opening = self.runtime.clone();
-        *self = Box::pin(opening.open_without(&again, without)).await?;
-        self.lost.extend(lost);
+        self.reopen(tampered.then_some(self.generation)).await?;
         if tampered && self.restarted == Some(Gone::Recreated) {
             self.restarted = Some(Gone::FilesMount);
         }
         self.start(request).await
     }
 
-    async fn start(&self, mut request: ExecRequest) -> Result<Exec> {
+    /// Opens the session's sandbox once more, but never the one of this opening.
+    async fn reopen(&mut self, without: Option<u64>) -> Result<()> {
+        // What the request asked for is asked for still: a demand that was kept may not be where it goes now.
+        let mut again = self.request.clone();
+        (again.must_exist, again.recreate) = (true, false);
+        let lost = std::mem::take(&mut self.lost);
+        let opening = self.runtime.clone();
+        *self = Box::pin(opening.open_without(&again, without, &BuildSink::ignore())).await?;
+        self.lost.extend(lost);
+        Ok(())
+    }
+
+    async fn start(&mut self, mut request: ExecRequest) -> Result<Exec> {
+        let has_proxy = is_carried(&self.spec, &self.not_enforced);
+        if request.background && has_proxy && self.runtime.failover().is_none() {
+            self.notes.push(WITHOUT_PROXY.to_owned());
+        }
         let own = self.env.iter().map(|(name, value)| (name.into(), value.expose().into()));
         request.env = own.chain(request.env).collect();
         let runs = recorded::Runs {
-            store: self.runtime.store().clone(),
+            runtime: self.runtime.clone(),
             session: self.session.number,
             generation: self.generation,
             backend: self.backend,
@@ -435,6 +666,9 @@ impl OpenSession {
         &self.session.key
     }
 }
+
+const WITHOUT_PROXY: &str = "network `trusted`: what runs in the background reaches it only while another command of this \
+                             session runs, since the proxy is in the program that ran the command";
 
 /// Whether a sandbox is ended though something runs in it, and what is then said of why.
 #[derive(Clone, Copy)]

@@ -9,20 +9,21 @@ use std::os::fd::OwnedFd;
 use async_trait::async_trait;
 use moltis_sandbox::files::{EntryStream, FileContent, TreeSummary, WriteOptions};
 use moltis_sandbox::{ByteStream, Entry, EntryKind, Error, Files, GuestPath, Metadata, Result, blocking};
-use rustix::fs::{Dir, Mode, OFlags, RenameFlags, fstat, mkdirat, open, renameat, renameat_with};
+use rustix::fs::{Dir, Mode, OFlags, fstat, mkdirat, open};
 use rustix::io::Errno;
 
 use crate::bridge::{Out, PIECE, consume, produce};
 use crate::error::RuntimeError;
 use crate::homes;
 use crate::runtime::{Runtime, off_thread};
-use crate::tree::failure::{exists, invalid, kernel, shown, too_large, wrong_kind};
+use crate::tree::failure::{exists, kernel, shown, too_large, wrong_kind};
 use crate::tree::left_out::LeftOut;
 use crate::tree::object::{self, NotOpened};
 use crate::tree::pack::{Pack, Source, pack};
 use crate::tree::part::{Part, clean};
 use crate::tree::place::{Place, Top};
 use crate::tree::remove::remove;
+use crate::tree::rename;
 use crate::tree::unpack::{Rules, plain_mode, unpack};
 
 /// What `stat` does.
@@ -47,7 +48,8 @@ impl Runtime {
         let config = self.config().clone();
         off_thread(move || {
             let folder = homes::managed_files(&config);
-            homes::private_folder(&folder).map_err(|e| RuntimeError::data_directory(&folder, e))?;
+            homes::files_folder(&folder, &config.data_dir.value)
+                .map_err(|e| RuntimeError::data_directory(&folder, e))?;
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let top = open(&folder, flags, Mode::empty())
                 .map_err(|errno| RuntimeError::data_directory(&folder, errno.into()))?;
@@ -200,32 +202,13 @@ impl Files for ManagedFiles {
         let (top, to) = (self.top.clone(), to.clone());
         self.at(from, move |source, from| {
             let target = place(&top, &to)?;
-            let failed = |errno: Errno| match errno {
-                Errno::EXIST | Errno::NOTEMPTY if !replace => exists(to.as_bytes()),
-                Errno::INVAL => invalid(
-                    "request-invalid",
-                    format!("`{from}` cannot be moved into itself"),
-                    "name a place outside of it",
-                ),
-                errno => kernel(errno, format!("`{from}` cannot be moved to `{to}`")),
-            };
+            let failed = |errno| rename::failed(from, &to, replace, errno);
             let stat = object::stat(&source.directory, &*source.name).map_err(failed)?;
             if !matches!(object::kind(&stat), EntryKind::File | EntryKind::Directory) {
                 return Err(wrong_kind(from.as_bytes(), object::kind(&stat)));
             }
             let (old, new) = ((&source.directory, &*source.name), (&target.directory, &*target.name));
-            if replace {
-                return renameat(old.0, old.1, new.0, new.1).map_err(failed);
-            }
-            match renameat_with(old.0, old.1, new.0, new.1, RenameFlags::NOREPLACE) {
-                // Some file systems cannot do that.
-                Err(Errno::INVAL | Errno::NOSYS) => match object::stat(new.0, new.1) {
-                    Ok(_) => Err(failed(Errno::EXIST)),
-                    Err(Errno::NOENT) => renameat(old.0, old.1, new.0, new.1).map_err(failed),
-                    Err(errno) => Err(failed(errno)),
-                },
-                other => other.map_err(failed),
-            }
+            rename::rename(old, new, replace).map_err(failed)
         })
         .await
     }

@@ -9,6 +9,7 @@ use moltis_sandbox::{
     BackendName, Command, Diagnosis, Error, Exec, ExecEvent, ExecRequest, Outcome, Result, Sandbox,
 };
 
+use crate::runtime::Runtime;
 use crate::store::{Caller, CommandId, Ended, Kept, NewCommand, SessionNumber, Store, now_millis};
 
 /// Bytes that are remembered of each end of each stream.
@@ -16,7 +17,7 @@ const KEPT: usize = crate::store::history::KEPT_BYTES;
 
 /// Whose commands, and where they run.
 pub struct Runs {
-    pub store: Store,
+    pub runtime: Runtime,
     pub session: SessionNumber,
     /// Which opening of the session's sandbox.
     pub generation: u64,
@@ -26,13 +27,15 @@ pub struct Runs {
 
 /// Starts a command that is written down first. Its events bring its end into the store before they tell it.
 pub async fn exec(runs: Runs, sandbox: &dyn Sandbox, request: ExecRequest) -> Result<Exec> {
-    let Runs { store, session, generation, backend, caller } = runs;
+    let Runs { runtime, session, generation, backend, caller } = runs;
+    let store = runtime.store().clone();
     let background = request.background;
     let command = line(&request.command);
     let new = NewCommand { command, caller, backend, background, started_millis: now_millis() };
     let id = store.run(move |db| db.begin_command(session, &new)).await?;
     let (stdout, stderr) = (Ends::default(), Ends::default());
-    let mut record = Record { store, session, generation, id, background, open: true, stdout, stderr };
+    let place = (runtime, backend);
+    let mut record = Record { store, place, session, generation, id, background, open: true, stdout, stderr };
     match sandbox.exec(request).await {
         Ok(Exec { events, control }) => {
             let events = stream::unfold(Some((record, events)), next);
@@ -46,6 +49,9 @@ pub async fn exec(runs: Runs, sandbox: &dyn Sandbox, request: ExecRequest) -> Re
                 .run(move |db| if lost { db.lose_command(id).map(drop) } else { db.forget_command(id) });
             // What went wrong with the command is more worth telling.
             let _ = written.await;
+            if lost {
+                record.suspect().await;
+            }
             Err(error)
         }
     }
@@ -59,6 +65,9 @@ async fn next(state: Pulled) -> Option<(Result<ExecEvent>, Pulled)> {
         Some(Ok(event)) => event,
         Some(Err(error)) => {
             let lost = if record.background { Ok(()) } else { record.lose().await };
+            if matches!(error, Error::Lost(_)) {
+                record.suspect().await;
+            }
             let error = record.why(error).await;
             return Some((lost.and(Err(error)), None));
         }
@@ -99,6 +108,7 @@ async fn next(state: Pulled) -> Option<(Result<ExecEvent>, Pulled)> {
 /// A command as far as it is known. Dropping it before its end is the loss of its caller.
 struct Record {
     store: Store,
+    place: (Runtime, BackendName),
     session: SessionNumber,
     generation: u64,
     id: CommandId,
@@ -124,6 +134,12 @@ impl Record {
                 .cause("somebody stopped it, removed the session, or asked for a new one")
                 .fix(fix),
         )
+    }
+
+    /// Finds out whether it was lost because the engine failed.
+    async fn suspect(&self) {
+        let (runtime, backend) = &self.place;
+        runtime.suspect(*backend).await;
     }
 
     async fn lose(&mut self) -> Result<()> {

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use moltis_backend_container::ContainerBackend;
+use moltis_backend_container::engine::{EngineKind, Environment};
 use moltis_backend_host::{NoneBackend, RestrictedHostBackend};
 use moltis_backend_namespaces::NamespacesBackend;
 use moltis_config::{BackendChoice, Config};
@@ -10,6 +12,7 @@ use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Result, Usable}
 use serde::Serialize;
 
 use crate::error::RuntimeError;
+use crate::failover::FailedOver;
 
 /// Every backend that this program holds, in the order in which `auto` tries them.
 pub struct Registry {
@@ -30,14 +33,19 @@ pub struct BackendStatus {
     /// Why it is not usable and how to mend that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Diagnosis>,
+    /// That it was given up, and what took over: whether or not it is usable again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_over: Option<FailedOver>,
 }
 
 impl BackendStatus {
     pub(crate) fn new(backend: BackendName, detection: Detection) -> Self {
         match detection {
-            Detection::Usable(usable) => Self { backend, usable: true, details: Some(*usable), reason: None },
+            Detection::Usable(usable) => {
+                Self { backend, usable: true, details: Some(*usable), reason: None, failed_over: None }
+            }
             Detection::Unusable(reason) | Detection::Failing(reason) => {
-                Self { backend, usable: false, details: None, reason: Some(reason) }
+                Self { backend, usable: false, details: None, reason: Some(reason), failed_over: None }
             }
         }
     }
@@ -50,14 +58,29 @@ impl Registry {
         let data_dir = &config.data_dir.value;
         let namespaces =
             moltis_backend_namespaces::Config { data_dir: data_dir.clone(), config_dir: config_dir.clone() };
-        let host = moltis_backend_host::Config { data_dir: data_dir.clone(), config_dir };
-        Self {
-            backends: vec![
-                Arc::new(NamespacesBackend::new(namespaces)),
-                Arc::new(RestrictedHostBackend::new(host.clone())),
-                Arc::new(NoneBackend::new(host)),
-            ],
-        }
+        let host = moltis_backend_host::Config { data_dir: data_dir.clone(), config_dir: config_dir.clone() };
+        let sandbox = &config.tools.exec.sandbox;
+        let environment = Environment::of_process();
+        let container = |kind| {
+            Arc::new(ContainerBackend::new(moltis_backend_container::Config {
+                kind,
+                data_dir: data_dir.clone(),
+                config_dir: config_dir.clone(),
+                host_data_dir: sandbox.host_data_dir.as_ref().map(|folder| folder.value.clone()),
+                prefix: sandbox.container_prefix.value.clone(),
+                environment: environment.clone(),
+            }))
+        };
+        let mut backends: Vec<Arc<dyn Backend>> = vec![
+            container(EngineKind::Apple),
+            container(EngineKind::Podman),
+            container(EngineKind::Docker),
+            Arc::new(NamespacesBackend::new(namespaces)),
+            Arc::new(RestrictedHostBackend::new(host.clone())),
+            Arc::new(NoneBackend::new(host)),
+        ];
+        backends.extend(wasm(config, config_dir));
+        Self { backends }
     }
 
     /// These backends, in this order.
@@ -88,4 +111,23 @@ impl Registry {
     pub fn get(&self, name: BackendName) -> Option<&Arc<dyn Backend>> {
         self.backends.iter().find(|backend| backend.name() == name)
     }
+}
+
+/// The in-process shell, if this program was built with it.
+#[cfg(feature = "wasm")]
+fn wasm(config: &Config, config_dir: Option<PathBuf>) -> Option<Arc<dyn Backend>> {
+    let sandbox = &config.tools.exec.sandbox;
+    Some(Arc::new(moltis_backend_wasm::WasmBackend::new(moltis_backend_wasm::Config {
+        data_dir: config.data_dir.value.clone(),
+        config_dir,
+        commands: sandbox.wasm_commands.value.clone().into_iter().collect(),
+        epoch_interval: std::time::Duration::from_millis(sandbox.wasm_epoch_interval_ms.value),
+        fuel: sandbox.wasm_fuel_limit.value,
+    })))
+}
+
+/// The in-process shell, if this program was built with it.
+#[cfg(not(feature = "wasm"))]
+fn wasm(_: &Config, _: Option<PathBuf>) -> Option<Arc<dyn Backend>> {
+    None
 }

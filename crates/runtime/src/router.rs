@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use moltis_config::BackendChoice;
 use moltis_sandbox::{
-    Backend, BackendName, Detection, Diagnosis, Error, Guarantees, NotEnforced, Result, SandboxSpec, judge,
+    Backend, BackendName, Detection, Diagnosis, Error, Guarantees, NotEnforced, Result, SandboxSpec, Usable,
+    judge,
 };
 use serde::Serialize;
 
 use crate::error::RuntimeError;
 use crate::registry::Registry;
+
+/// How the note begins that a backend was passed over.
+pub const PASSED_OVER: &str = "auto passed over a backend: ";
 
 /// A backend that keeps what a session demands.
 pub struct Route {
@@ -25,6 +29,31 @@ pub struct Route {
     pub notes: Vec<String>,
     /// Whether nothing of the host's files shows but what was mounted.
     pub isolates: bool,
+    /// Backends that have failed and that this one stands in for.
+    pub without: Vec<BackendName>,
+}
+
+/// What is known of backends beside what they say of themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Ways {
+    /// Those that are not asked.
+    pub barred: Vec<Barred>,
+    /// Those that were usable before under this runtime, which lives long: an engine of theirs that fails now is told
+    /// apart from one that never was there.
+    pub proven: Vec<BackendName>,
+}
+
+/// A backend that is not asked.
+#[derive(Clone, Debug)]
+pub struct Barred {
+    /// Which one.
+    pub backend: BackendName,
+    /// Why not.
+    pub why: Diagnosis,
+    /// Whether what isolates nothing may follow, as where the backend was never there.
+    pub host_may_follow: bool,
+    /// Those that stand in for it, in this order.
+    pub instead: &'static [BackendName],
 }
 
 /// A backend that was asked and not taken.
@@ -51,36 +80,58 @@ pub struct Survey {
     pub route: Result<Route>,
     /// Those that were asked before it, in that order.
     pub passed_over: Vec<PassedOver>,
+    /// Those of them whose engine fails now and did not before.
+    pub failing: Vec<(BackendName, Diagnosis)>,
 }
 
-/// Finds the route. `spec` fills in the defaults of the backend that it is given.
+/// Finds the route, and says what was on the way. `spec` fills in the defaults of the backend that it is given.
 ///
 /// # Errors
-/// `Unavailable` when the named backend is not usable or none is; `Refused` when a demand is not kept by the named
-/// backend or by any.
-pub async fn route(
-    registry: &Registry,
-    choice: BackendChoice,
-    spec: impl Fn(BackendName) -> SandboxSpec,
-) -> Result<Route> {
-    survey(registry, choice, spec).await.route
-}
-
-/// Finds the route, and says what was on the way.
+/// Of the route: `Unavailable` when the named backend is not usable or none is; `Refused` when a demand is not kept by the
+/// named backend or by any.
 pub async fn survey(
     registry: &Registry,
     choice: BackendChoice,
+    ways: &Ways,
     spec: impl Fn(BackendName) -> SandboxSpec,
 ) -> Survey {
     match choice {
-        BackendChoice::Named(name) => {
-            Survey { route: named(registry, name, spec).await, passed_over: Vec::new() }
+        BackendChoice::Named(name) => match ways.barred.iter().find(|barred| barred.backend == name) {
+            Some(barred) => {
+                let names = std::iter::once(name).chain(barred.instead.iter().copied()).collect();
+                first(registry, names, ways, spec).await
+            }
+            None => named(registry, name, ways, spec).await,
+        },
+        BackendChoice::Auto => {
+            let names = registry.all().iter().map(|backend| backend.name()).filter(|name| name.in_auto());
+            first(registry, names.collect(), ways, spec).await
         }
-        BackendChoice::Auto => auto(registry, spec).await,
     }
 }
 
 async fn named(
+    registry: &Registry,
+    name: BackendName,
+    ways: &Ways,
+    spec: impl Fn(BackendName) -> SandboxSpec,
+) -> Survey {
+    let mut failing = Vec::new();
+    let route = named_route(registry, name, spec).await;
+    if let Err(Error::Unavailable(why)) = &route
+        && why.is_engine_failure()
+        && ways.proven.contains(&name)
+    {
+        failing.push((name, why.clone()));
+    }
+    Survey { route, passed_over: Vec::new(), failing }
+}
+
+/// The route to one backend and no other.
+///
+/// # Errors
+/// Those of [`survey`].
+pub async fn named_route(
     registry: &Registry,
     name: BackendName,
     spec: impl Fn(BackendName) -> SandboxSpec,
@@ -96,9 +147,10 @@ async fn named(
         // Only now is it worth asking the others, to say who would keep it.
         Err(_) => judge(&spec, name, &usable.guarantees, &others(registry, name).await)?,
     };
-    let not_enforced = with_isolation(not_enforced, name, &usable.guarantees);
+    let not_enforced = [with_isolation(not_enforced, name, &usable.guarantees), usable.left_off].concat();
     let isolates = usable.guarantees.filesystem.is_held();
-    Ok(Route { backend: Arc::clone(backend), spec, not_enforced, notes: Vec::new(), isolates })
+    let (backend, notes, without) = (Arc::clone(backend), Vec::new(), Vec::new());
+    Ok(Route { backend, spec, not_enforced, notes, isolates, without })
 }
 
 /// Puts first, where it is so, that the backend isolates nothing: everything else follows from that.
@@ -110,61 +162,150 @@ fn with_isolation(listed: Vec<NotEnforced>, name: BackendName, guarantees: &Guar
     std::iter::once(NotEnforced { key: "sandbox".to_owned(), reason }).chain(listed).collect()
 }
 
-async fn auto(registry: &Registry, spec: impl Fn(BackendName) -> SandboxSpec) -> Survey {
-    let mut passed_over: Vec<PassedOver> = Vec::new();
-    let mut refusal = None;
-    for backend in registry.all().iter().filter(|backend| backend.name().in_auto()) {
-        let name = backend.name();
-        let usable = match backend.detect().await {
-            Detection::Usable(usable) => *usable,
-            Detection::Unusable(why) => {
-                passed_over.push(PassedOver { backend: name, why });
-                continue;
-            }
-            Detection::Failing(why) => {
-                passed_over.push(PassedOver { backend: name, why: why.clone() });
-                refusal.get_or_insert(Error::Unavailable(why));
-                continue;
-            }
-        };
-        let guarantees = usable.guarantees;
-        let isolates = guarantees.filesystem.is_held();
-        if refusal.is_some() && !isolates {
-            // A demand that an isolating backend cannot keep is no reason to run with no isolation at all, where the
-            // demand is not kept either; nor is it that such a backend fails at the moment.
-            let why = Diagnosis::new("isolates-nothing", "it isolates nothing, which nobody asked for");
-            passed_over.push(PassedOver { backend: name, why });
-            continue;
+/// Asks backends in this order, and at the place of one that is barred those that stand in for it.
+struct Asking<'a, F> {
+    registry: &'a Registry,
+    ways: &'a Ways,
+    spec: F,
+    asked: Vec<BackendName>,
+    passed_over: Vec<PassedOver>,
+    failing: Vec<(BackendName, Diagnosis)>,
+    /// Why those were passed over that isolate: with one of these nothing that isolates nothing is taken.
+    refusals: Vec<Error>,
+}
+
+async fn first(
+    registry: &Registry,
+    names: Vec<BackendName>,
+    ways: &Ways,
+    spec: impl Fn(BackendName) -> SandboxSpec,
+) -> Survey {
+    let mut asking = Asking {
+        registry,
+        ways,
+        spec,
+        asked: Vec::new(),
+        passed_over: Vec::new(),
+        failing: Vec::new(),
+        refusals: Vec::new(),
+    };
+    let mut found = None;
+    'names: for name in names {
+        if let Some(route) = asking.ask(name, false).await {
+            found = Some(route);
+            break;
         }
-        let spec = spec(name);
-        match judge(&spec, name, &guarantees, &[]) {
-            Ok(not_enforced) => {
-                let not_enforced = with_isolation(not_enforced, name, &guarantees);
-                let notes = refused_note(&refusal);
-                let route = Route { backend: Arc::clone(backend), spec, not_enforced, notes, isolates };
-                return Survey { route: Ok(route), passed_over };
-            }
-            Err(error) => {
-                passed_over.push(PassedOver { backend: name, why: error.diagnosis().clone() });
-                refusal.get_or_insert(error);
+        let barred = ways.barred.iter().find(|barred| barred.backend == name);
+        for stand_in in barred.map_or(&[][..], |barred| barred.instead) {
+            if let Some(route) = asking.ask(*stand_in, true).await {
+                found = Some(route);
+                break 'names;
             }
         }
     }
+    let Asking { passed_over, failing, mut refusals, .. } = asking;
+    if let Some(mut route) = found {
+        // What a stand-in says of its own accord is not said twice.
+        let stood_for = |error: &&Error| {
+            ways.barred.iter().any(|barred| !barred.instead.is_empty() && barred.why == *error.diagnosis())
+        };
+        let told = refusals.iter().filter(|error| !stood_for(error));
+        route.notes = told.map(|error| format!("{PASSED_OVER}{error}")).collect();
+        return Survey { route: Ok(route), passed_over, failing };
+    }
     let told: Vec<_> = passed_over.iter().map(PassedOver::to_string).collect();
-    let error = match refusal {
-        // Each backend that would have been usable refused: say what each of them said.
-        Some(Error::Refused(mut diagnosis)) => {
-            diagnosis.cause = Some(told.join("; "));
-            Error::Refused(diagnosis)
-        }
-        Some(other) => other,
-        None => RuntimeError::NoneUsable(told.join("; ")).into(),
+    let error = match refusals.is_empty() {
+        false => match refusals.swap_remove(0) {
+            // Each backend that would have been usable refused: say what each of them said.
+            Error::Refused(mut diagnosis) => {
+                diagnosis.cause = Some(told.join("; "));
+                Error::Refused(diagnosis)
+            }
+            other => other,
+        },
+        true => RuntimeError::NoneUsable(told.join("; ")).into(),
     };
-    Survey { route: Err(error), passed_over }
+    Survey { route: Err(error), passed_over, failing }
 }
 
-fn refused_note(refusal: &Option<Error>) -> Vec<String> {
-    refusal.iter().map(|error| format!("auto passed over a backend: {error}")).collect()
+impl<F: Fn(BackendName) -> SandboxSpec> Asking<'_, F> {
+    /// Whether this one is to be taken. A stand-in that isolates nothing is asked in its own place only.
+    async fn ask(&mut self, name: BackendName, stand_in: bool) -> Option<Route> {
+        if self.asked.contains(&name) {
+            return None;
+        }
+        let backend = self.registry.get(name)?;
+        if let Some(barred) = self.ways.barred.iter().find(|barred| barred.backend == name) {
+            self.asked.push(name);
+            self.pass(name, barred.why.clone());
+            if !barred.host_may_follow {
+                self.refusals.push(Error::Unavailable(barred.why.clone()));
+            }
+            return None;
+        }
+        let usable = match backend.detect().await {
+            Detection::Usable(usable) => *usable,
+            Detection::Unusable(why) | Detection::Failing(why)
+                if why.is_engine_failure() && self.ways.proven.contains(&name) =>
+            {
+                self.asked.push(name);
+                self.failing.push((name, why.clone()));
+                self.pass(name, why.clone());
+                self.refusals.push(Error::Unavailable(why));
+                return None;
+            }
+            Detection::Unusable(why) => {
+                self.asked.push(name);
+                self.pass(name, why);
+                return None;
+            }
+            Detection::Failing(why) => {
+                self.asked.push(name);
+                self.pass(name, why.clone());
+                self.refusals.push(Error::Unavailable(why));
+                return None;
+            }
+        };
+        let Usable { guarantees, left_off, .. } = usable;
+        let isolates = guarantees.filesystem.is_held();
+        if stand_in && !isolates {
+            return None;
+        }
+        self.asked.push(name);
+        if !self.refusals.is_empty() && !isolates {
+            // A demand that an isolating backend cannot keep is no reason to run with no isolation at all, where the
+            // demand is not kept either; nor is it that such a backend fails at the moment.
+            let why = Diagnosis::new("isolates-nothing", "it isolates nothing, which nobody asked for");
+            self.pass(name, why);
+            return None;
+        }
+        let spec = (self.spec)(name);
+        let judged = match judge(&spec, name, &guarantees, &[]) {
+            // What depends on more than the engine is known to those alone that ask one.
+            Ok(kept) if backend.images().is_some() => match backend.check(&spec).await {
+                Err(error) if error.is_own_refusal() => Err(error),
+                // Whatever else is wrong is told when it is opened.
+                _ => Ok(kept),
+            },
+            judged => judged,
+        };
+        match judged {
+            Ok(not_enforced) => {
+                let not_enforced = [with_isolation(not_enforced, name, &guarantees), left_off].concat();
+                let (backend, notes, without) = (Arc::clone(backend), Vec::new(), Vec::new());
+                Some(Route { backend, spec, not_enforced, notes, isolates, without })
+            }
+            Err(error) => {
+                self.pass(name, error.diagnosis().clone());
+                self.refusals.push(error);
+                None
+            }
+        }
+    }
+
+    fn pass(&mut self, backend: BackendName, why: Diagnosis) {
+        self.passed_over.push(PassedOver { backend, why });
+    }
 }
 
 /// What the other usable backends keep.
@@ -181,9 +322,7 @@ async fn others(registry: &Registry, but: BackendName) -> Vec<(BackendName, Guar
 #[cfg(test)]
 mod tests {
     use async_trait::async_trait;
-    use moltis_sandbox::{
-        Lifetime, Origin, Promise, Sandbox, SandboxId, SandboxRecord, SessionKey, Setting, Usable,
-    };
+    use moltis_sandbox::{Lifetime, Origin, Promise, Sandbox, SandboxId, SandboxRecord, SessionKey, Setting};
 
     use super::*;
 
@@ -198,7 +337,12 @@ mod tests {
 
         async fn detect(&self) -> Detection {
             let guarantees = self.1.clone();
-            Detection::Usable(Box::new(Usable { version: String::new(), guarantees, notes: Vec::new() }))
+            Detection::Usable(Box::new(Usable {
+                version: String::new(),
+                guarantees,
+                left_off: Vec::new(),
+                notes: Vec::new(),
+            }))
         }
 
         async fn open(&self, _: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
@@ -242,6 +386,11 @@ mod tests {
             managed_files: promise(isolation),
             adopt: promise(true),
             images: promise(false),
+            rootfs: promise(isolation),
+            runtime: promise(false),
+            gpus: promise(false),
+            host_podman: promise(false),
+            nested_podman: promise(false),
         }
     }
 
@@ -255,7 +404,7 @@ mod tests {
     async fn auto(backends: Vec<Fake>, memory: Option<Origin>) -> Result<(BackendName, Vec<String>)> {
         let registry =
             Registry::of(backends.into_iter().map(|fake| Arc::new(fake) as Arc<dyn Backend>).collect());
-        let route = route(&registry, BackendChoice::Auto, |_| spec(memory)).await?;
+        let route = survey(&registry, BackendChoice::Auto, &Ways::default(), |_| spec(memory)).await.route?;
         Ok((route.backend.name(), route.not_enforced.into_iter().map(|left| left.key).collect()))
     }
 
@@ -317,12 +466,13 @@ mod tests {
     async fn what_fails_at_the_moment_is_no_reason_to_run_on_the_host() {
         let host = Arc::new(Fake(BackendName::RestrictedHost, keeps(false, false)));
         let registry = Registry::of(vec![Arc::new(Failing), host]);
-        let error = route(&registry, BackendChoice::Auto, |_| spec(None)).await.map(drop).unwrap_err();
+        let (auto, ways) = (BackendChoice::Auto, Ways::default());
+        let error = survey(&registry, auto, &ways, |_| spec(None)).await.route.map(drop).unwrap_err();
         assert_eq!((error.code(), error.kind()), ("namespaces-exhausted", "unavailable"));
         // Another that isolates is taken.
         let docker = Arc::new(Fake(BackendName::Docker, keeps(true, true)));
         let registry = Registry::of(vec![Arc::new(Failing), docker]);
-        let route = route(&registry, BackendChoice::Auto, |_| spec(None)).await.unwrap();
+        let route = survey(&registry, auto, &ways, |_| spec(None)).await.route.unwrap();
         assert_eq!(route.backend.name(), BackendName::Docker);
     }
 

@@ -6,13 +6,17 @@ use std::time::Duration;
 
 use moltis_config::Config;
 use moltis_sandbox::{
-    BackendName, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SessionKey, blocking,
+    BackendName, BuildSink, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SessionKey, blocking,
 };
 
 use crate::error::RuntimeError;
+use crate::failover::{Asks, Failover};
 use crate::homes;
+use crate::image;
+use crate::network::Road;
+use crate::pool::Pool;
 use crate::registry::{BackendStatus, Registry};
-use crate::router::{self, Route};
+use crate::router::Route;
 use crate::settings::{self, Overrides, Settings};
 use crate::store::Store;
 
@@ -28,6 +32,10 @@ struct Shared {
     config_files: Vec<PathBuf>,
     registry: Registry,
     store: Store,
+    /// Present in a runtime that lives long.
+    failover: Option<Failover>,
+    pool: Pool,
+    road: Road,
 }
 
 /// A sandbox that was opened for commands.
@@ -47,12 +55,67 @@ impl Runtime {
     /// the files that were read: no sandbox may see them. Nothing is touched yet.
     pub fn new(config: Config, config_dir: Option<PathBuf>, config_files: Vec<PathBuf>) -> Self {
         let registry = Registry::new(&config, config_dir);
-        Self::with_registry(config, config_files, registry)
+        Self::made(config, config_files, registry, None)
     }
 
-    pub(crate) fn with_registry(config: Config, config_files: Vec<PathBuf>, registry: Registry) -> Self {
+    /// A runtime that lives long, as in a gateway: it asks every backend once at its start, and when the engine of one
+    /// that was usable then fails, the sessions on it go on elsewhere as `failover` in the configuration says. A runtime
+    /// of [`new`](Self::new), such as that of one command, never does so.
+    ///
+    /// # Errors
+    /// `Unavailable` when the backend that the configuration names is not usable.
+    pub async fn long_lived(
+        config: Config,
+        config_dir: Option<PathBuf>,
+        config_files: Vec<PathBuf>,
+    ) -> Result<Self> {
+        let registry = Registry::new(&config, config_dir);
+        Self::start(config, config_files, registry).await
+    }
+
+    pub(crate) async fn start(
+        config: Config,
+        config_files: Vec<PathBuf>,
+        registry: Registry,
+    ) -> Result<Self> {
+        let sandbox = &config.tools.exec.sandbox;
+        let failover = Failover::start(&registry, sandbox.failover.value, sandbox.backend.value).await?;
+        Ok(Self::made(config, config_files, registry, Some(failover)))
+    }
+
+    fn made(
+        config: Config,
+        config_files: Vec<PathBuf>,
+        registry: Registry,
+        failover: Option<Failover>,
+    ) -> Self {
         let store = Store::new(&config.data_dir.value);
-        Self(Arc::new(Shared { config, config_files, registry, store }))
+        Self(Arc::new(Shared {
+            config,
+            config_files,
+            registry,
+            store,
+            failover,
+            pool: Pool::default(),
+            road: Road::default(),
+        }))
+    }
+
+    pub(crate) fn road(&self) -> &Road {
+        &self.0.road
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.0.pool
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of_one_command(config: Config, config_files: Vec<PathBuf>, registry: Registry) -> Self {
+        Self::made(config, config_files, registry, None)
+    }
+
+    pub(crate) fn failover(&self) -> Option<&Failover> {
+        self.0.failover.as_ref()
     }
 
     /// The configuration.
@@ -91,7 +154,8 @@ impl Runtime {
                 Some(backend) => backend.detect().await,
                 None => Detection::Unusable(Error::from(RuntimeError::NotBuilt(name)).diagnosis().clone()),
             };
-            all.push(BackendStatus::new(name, detection));
+            let failed = self.failed_over().into_iter().find(|failed| failed.from == name);
+            all.push(BackendStatus { failed_over: failed, ..BackendStatus::new(name, detection) });
         }
         all
     }
@@ -102,16 +166,41 @@ impl Runtime {
     /// `Refused` when a demand cannot be kept, `Unavailable` when no sandbox can be had here and now, `Invalid` when
     /// a setting cannot be right. Nothing is left behind on an error.
     pub async fn open(&self, overrides: &Overrides) -> Result<Opened> {
-        let choice = settings::choice(self.config(), overrides);
+        self.open_with(overrides, &BuildSink::ignore()).await
+    }
+
+    /// [`open`](Self::open), with somebody who looks on while an image is built or fetched.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub async fn open_with(&self, overrides: &Overrides, progress: &BuildSink) -> Result<Opened> {
+        let asks = Asks { choice: settings::choice(self.config(), overrides), key: None };
         self.see_room().await?;
         let settings = self.settings(overrides.clone(), ephemeral_key(), Lifetime::Ephemeral).await?;
-        let mut listed = settings.unkept()?;
+        let unkept = settings.unkept()?;
         let host_memory = host_memory();
-        let Route { backend, spec, not_enforced, notes, .. } =
-            router::route(self.registry(), choice.value, |name| settings.on(name, host_memory)).await?;
-        listed.extend(not_enforced);
-        let sandbox = backend.open(&spec).await?;
-        Ok(Opened { sandbox, backend: backend.name(), not_enforced: listed, notes })
+        let mut barred = Vec::new();
+        loop {
+            let route = self.route_past(&asks, &barred, |name| settings.on(name, host_memory)).await?;
+            let mut notes = route.notes.clone();
+            let way_out = self.way_out(&route.spec, &route.not_enforced, &mut notes).await?;
+            let opened = match image::make_ready(&route, progress).await {
+                Ok(()) => route.backend.open(&route.spec).await,
+                Err(error) => Err(error),
+            };
+            let error = match opened {
+                Ok(sandbox) => {
+                    let Route { backend, not_enforced, .. } = route;
+                    let (sandbox, notes) = (way_out.of(sandbox), self.news(notes).await);
+                    let not_enforced = [unkept, not_enforced].concat();
+                    return Ok(Opened { sandbox, backend: backend.name(), not_enforced, notes });
+                }
+                Err(error) => error,
+            };
+            if !self.goes_on(asks.choice.value, &route, &error, &mut barred).await {
+                return Err(error);
+            }
+        }
     }
 
     /// Makes the folders that a sandbox needs, and says what it is to be.
@@ -139,6 +228,14 @@ impl Runtime {
     /// `disk-low`.
     pub(crate) async fn see_room(&self) -> Result<()> {
         self.blocking(|shared| see_room(&shared.config.data_dir.value)).await
+    }
+
+    /// Does work that blocks for a moment off the async threads.
+    pub(crate) async fn in_short<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.blocking(|_| work()).await
     }
 
     async fn blocking<T: Send + 'static>(

@@ -84,7 +84,7 @@ impl Runtime {
     /// as it is until the next command.
     ///
     /// # Errors
-    /// `override-invalid`, `backend-not-built`, and those of the store. Nothing is changed then.
+    /// `override-invalid`, `backend-not-built`, that of an image that cannot be used, and those of the store. Nothing is changed then.
     pub async fn set_session(
         &self,
         key: &SessionKey,
@@ -94,6 +94,7 @@ impl Runtime {
         if let crate::store::Patch::Set(choice) = &patch.sandbox_backend {
             self.registry().known(*choice)?;
         }
+        self.check_image(key, &patch).await?;
         let (key, caller) = (key.clone(), caller.clone());
         let changed = self.store().run(move |db| match db.patch_session(&key, &patch)? {
             Some(session) => Ok((session, false)),
@@ -132,9 +133,11 @@ impl Runtime {
         Ok(Removed { existed, home })
     }
 
-    /// The folder of a session's home, there or not; `None` where nothing is kept.
+    /// The folder of a session's home, there or not; `None` where nothing is kept. Blocks on a look-up.
     pub fn home(&self, key: &SessionKey) -> Option<PathBuf> {
-        homes::home(self.config(), key)
+        let home = homes::home(self.config(), key)?;
+        // Only one of the folders that it can have may be there.
+        Some(homes::all(&home).into_iter().next().unwrap_or(home))
     }
 
     /// How many commands a session remembers.
@@ -188,5 +191,6 @@ pub(crate) fn overrides(stored: &SessionOverrides) -> Overrides {
         cpus: stored.limits.cpus.map(set),
         pids: stored.limits.pids.map(set),
         workspace: stored.workspace.clone().map(|w| set(NamedWorkspace { source: w.source, mode: w.mode })),
+        fuel: stored.wasm_fuel_limit.map(set),
     }
 }

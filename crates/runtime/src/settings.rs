@@ -6,8 +6,8 @@ use moltis_config::value::image::ImageReference;
 use moltis_config::words::{Mode, MountAccess};
 use moltis_config::{BackendChoice, Config};
 use moltis_sandbox::{
-    BackendName, Diagnosis, Error, Lifetime, Mount, MountMode, Network, NotEnforced, Origin, Result,
-    SandboxSpec, SessionKey, Setting,
+    BackendName, Diagnosis, Error, ImageChoice, Lifetime, Mount, MountMode, Network, NotEnforced, Origin,
+    Result, SandboxSpec, SessionKey, Setting,
 };
 
 use crate::error::RuntimeError;
@@ -32,6 +32,8 @@ pub struct Overrides {
     pub pids: Option<Setting<u64>>,
     /// Named workspace.
     pub workspace: Option<Setting<NamedWorkspace>>,
+    /// Instructions that one run of a WASI module may execute.
+    pub fuel: Option<Setting<u64>>,
 }
 
 impl Overrides {
@@ -47,6 +49,7 @@ impl Overrides {
             cpus: asked.cpus.or(self.cpus),
             pids: asked.pids.or(self.pids),
             workspace: asked.workspace.clone().or(self.workspace),
+            fuel: asked.fuel.or(self.fuel),
         }
     }
 }
@@ -64,12 +67,16 @@ pub struct NamedWorkspace {
 #[derive(Clone)]
 pub struct Settings {
     spec: SandboxSpec,
+    /// The home on a container engine, which may be another than the spec's.
+    engine_home: Option<PathBuf>,
+    /// The home of the in-process shell, which has a folder of its own.
+    wasm_home: Option<PathBuf>,
     config: Config,
     overrides: Overrides,
 }
 
 impl Settings {
-    /// Reads them off. A session without a lasting key gets no lasting home. Nothing is made yet.
+    /// Reads them off. A session without a lasting key gets no lasting home. Nothing is made yet. Blocks on a look-up.
     pub fn new(config: &Config, overrides: &Overrides, key: SessionKey, lifetime: Lifetime) -> Self {
         let sandbox = &config.tools.exec.sandbox;
         let mut spec = SandboxSpec::new(key, lifetime);
@@ -98,24 +105,31 @@ impl Settings {
             .map(|mount| Setting::new(mount.clone(), sandbox.mounts.origin))
             .collect();
         spec.rootfs.clone_from(&sandbox.rootfs);
+        spec.image = Some(image(config, overrides));
+        spec.runtime.clone_from(&sandbox.runtime);
+        spec.gpus.clone_from(&sandbox.gpus);
+        spec.host_podman = sandbox.allow_host_podman;
+        spec.nested_podman = sandbox.allow_nested_podman;
+        spec.selinux_relabel = sandbox.selinux_relabel.value;
+        spec.container_prefix.clone_from(&sandbox.container_prefix.value);
         spec.allow_unenforced = sandbox.allow_unenforced.value;
         spec.switched_off = switched_off(config, overrides);
         spec.sandbox_uid = sandbox.sandbox_uid.as_ref().and_then(|uid| u32::try_from(uid.value).ok());
-        Self { spec, config: config.clone(), overrides: overrides.clone() }
+        let workspace = spec.workspace.as_ref().map(|workspace| &*workspace.value.source);
+        let wasm_home = spec.home.is_some().then(|| homes::on_wasm(config, &spec.key)).flatten();
+        let engine_home = spec.home.clone().map(|home| homes::on_engine(home, workspace));
+        Self { spec, engine_home, wasm_home, config: config.clone(), overrides: overrides.clone() }
     }
 
-    /// Makes the folders of ours that are mounted: the home and the managed files. Blocks.
+    /// Makes the folder of the managed files, if they are mounted. Blocks.
     ///
     /// # Errors
     /// `data-dir-unusable`.
     pub fn make_folders(&self) -> Result<()> {
         let data = &self.config.data_dir.value;
-        let files = self.spec.managed_files.as_ref().map(|mount| &mount.source);
-        for folder in self.spec.home.iter().chain(files) {
-            homes::private_folder(folder).map_err(|e| RuntimeError::data_directory(data, e))?;
-            homes::open_to_owner(folder).map_err(|e| RuntimeError::data_directory(data, e))?;
-        }
-        Ok(())
+        let Some(Mount { source, .. }) = &self.spec.managed_files else { return Ok(()) };
+        let made = homes::files_folder(source, data).and_then(|()| homes::open_to_owner(source));
+        Ok(made.map_err(|e| RuntimeError::data_directory(data, e))?)
     }
 
     /// Sees that nothing that is mounted holds one of these files, wherever links lead. Blocks.
@@ -138,36 +152,27 @@ impl Settings {
         Ok(())
     }
 
-    /// Keys of the configuration that no backend of this program keeps yet: what somebody set is refused, or listed
-    /// where the sandbox was switched off by name.
+    /// What no backend can keep as the configuration is: what somebody set is refused, or listed where the sandbox was
+    /// switched off by name.
     ///
     /// # Errors
     /// `demand-not-kept`, naming the key.
     pub fn unkept(&self) -> Result<Vec<NotEnforced>> {
-        let sandbox = &self.config.tools.exec.sandbox;
-        let set = [
-            ("image", sandbox.image.origin.max(origin(&self.overrides.image)), IMAGES),
-            ("packages", sandbox.packages.origin, IMAGES),
-            ("runtime", origin(&sandbox.runtime), ENGINES),
-            ("gpus", origin(&sandbox.gpus), ENGINES),
-            ("home_quota", self.quota_without_home(), NO_HOME),
-        ];
-        let mut listed = Vec::new();
-        for (key, origin, reason) in set.into_iter().filter(|(_, origin, _)| origin.is_demand()) {
-            if self.spec.switched_off && origin == Origin::File {
-                listed.push(NotEnforced { key: key.to_owned(), reason: reason.to_owned() });
-                continue;
-            }
-            return Err(Error::Refused(
-                Diagnosis::new(
-                    "demand-not-kept",
-                    format!("no backend here can keep `{key}`, which the {origin} asks for"),
-                )
-                .cause(reason)
-                .fix(format!("remove `{key}`")),
-            ));
+        let (key, origin) = ("home_quota", self.quota_without_home());
+        if !origin.is_demand() {
+            return Ok(Vec::new());
         }
-        Ok(listed)
+        if self.spec.switched_off && origin == Origin::File {
+            return Ok(vec![NotEnforced { key: key.to_owned(), reason: NO_HOME.to_owned() }]);
+        }
+        Err(Error::Refused(
+            Diagnosis::new(
+                "demand-not-kept",
+                format!("no backend here can keep `{key}`, which the {origin} asks for"),
+            )
+            .cause(NO_HOME)
+            .fix(format!("remove `{key}`")),
+        ))
     }
 
     /// Who set a quota where there is no home that it could bound.
@@ -177,9 +182,16 @@ impl Settings {
         if lasting && self.spec.home.is_none() { origin(quota) } else { Origin::Default }
     }
 
-    /// The spec on a backend, with that backend's own default limits.
+    /// The spec on a backend, with that backend's own default limits and home.
     pub fn on(&self, backend: BackendName, host_memory: u64) -> SandboxSpec {
         let mut spec = self.spec.clone();
+        if homes::is_engine(backend) {
+            spec.home.clone_from(&self.engine_home);
+        }
+        if backend == BackendName::Wasm {
+            spec.home.clone_from(&self.wasm_home);
+            spec.fuel = Some(self.overrides.fuel.unwrap_or(self.config.tools.exec.sandbox.wasm_fuel_limit));
+        }
         spec.limits = self.config.tools.exec.sandbox.resource_limits.on(backend, host_memory);
         let Overrides { memory, cpus, pids, .. } = &self.overrides;
         spec.limits.memory = memory.or(spec.limits.memory);
@@ -190,8 +202,6 @@ impl Settings {
 }
 
 const NO_HOME: &str = "with `home_persistence = \"off\"` there is no home that could be measured";
-const IMAGES: &str = "it is for backends with images, of which this version has none";
-const ENGINES: &str = "it is for docker and podman, which this version does not have";
 
 fn origin<T>(setting: &Option<Setting<T>>) -> Origin {
     setting.as_ref().map_or(Origin::Default, |setting| setting.origin)
@@ -217,6 +227,19 @@ pub fn choice(config: &Config, overrides: &Overrides) -> Setting<BackendChoice> 
     }
     let off = (sandbox.mode.value == Mode::Off).then(|| sandbox.mode.map(|_| none));
     overrides.backend.or(off).unwrap_or(sandbox.backend)
+}
+
+/// What a container starts from: the finished image that a session, a flag or an API call names, else the
+/// configuration's base with its packages.
+pub(crate) fn image(config: &Config, overrides: &Overrides) -> ImageChoice {
+    let text = |image: &Setting<ImageReference>| image.clone().map(|image| image.to_string());
+    match &overrides.image {
+        Some(image) => ImageChoice::Finished { reference: text(image) },
+        None => {
+            let sandbox = &config.tools.exec.sandbox;
+            ImageChoice::Base { reference: text(&sandbox.image), packages: sandbox.packages.clone() }
+        }
+    }
 }
 
 /// Whether somebody asked for no sandbox by name.

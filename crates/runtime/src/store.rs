@@ -14,6 +14,7 @@
 //!
 //! Whatever a method of [`Database`] has answered is in the kernel's hands: killing the process loses none of it.
 
+pub mod approvals;
 pub mod caller;
 pub mod commands;
 pub mod database;
@@ -23,6 +24,7 @@ mod lock;
 mod meta;
 pub mod overrides;
 mod place;
+pub mod rules;
 pub mod sandboxes;
 mod schema;
 pub mod sessions;
@@ -37,6 +39,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use moltis_sandbox::blocking;
 use tokio::sync::Semaphore;
 
+pub use approvals::{Approval, ApprovalId, Asking, Decided, Decision, Said, Word};
 pub use caller::Caller;
 pub use commands::{BackgroundCommand, CommandId, Ended, LostCommand, NewCommand};
 pub use database::{Database, PutAside};
@@ -45,6 +48,7 @@ pub use history::{HistoryCursor, HistoryEntry, HistoryPage, HistoryResult, Kept}
 pub use overrides::{
     EnvValue, LimitOverrides, LimitPatch, Patch, SessionOverrides, SessionPatch, StoredWorkspace,
 };
+pub use rules::{NetworkRule, RuleAction, SessionRules};
 pub use sandboxes::{Gone, Judged, NewSandbox, SandboxState, StoredSandbox};
 pub use sessions::{Session, SessionNumber};
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use moltis_sandbox::{Error, Result, SandboxSpec};
+use moltis_sandbox::{BackendName, Error, Result, SandboxSpec};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, openat, statat};
 use rustix::io::{self, Errno};
 use serde::Serialize;
@@ -86,10 +86,24 @@ pub struct Part {
 pub struct Disk {
     /// The parts.
     pub parts: Vec<Part>,
+    /// Images that we built, which the engines keep in places of their own.
+    pub images: Vec<ImagesUse>,
     /// Free bytes on its file system.
     pub free_bytes: u64,
     /// Free bytes below which no new command starts.
     pub floor_bytes: u64,
+}
+
+/// Our images in one engine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ImagesUse {
+    /// Whose.
+    pub backend: BackendName,
+    /// How many.
+    pub images: u64,
+    /// Bytes that they take, layers that they share with each other counted for each.
+    pub bytes: u64,
 }
 
 /// Measures a tree. One that is not there takes nothing.
@@ -211,17 +225,37 @@ impl Runtime {
     pub async fn disk(&self) -> Result<Disk> {
         let data = self.config().data_dir.value.clone();
         let shared = data.join(&self.config().tools.exec.sandbox.shared_home_dir.value);
+        let mut images: Vec<ImagesUse> = Vec::new();
+        // An engine that does not answer is no reason to say nothing of the rest.
+        for found in self.images(None).await.map(|listed| listed.images).unwrap_or_default() {
+            match images.iter_mut().find(|known| known.backend == found.backend) {
+                Some(known) => {
+                    known.images += 1;
+                    known.bytes = known.bytes.saturating_add(found.image.size_bytes);
+                }
+                None => images.push(ImagesUse {
+                    backend: found.backend,
+                    images: 1,
+                    bytes: found.image.size_bytes,
+                }),
+            }
+        }
         off_thread(move || {
             let place = |name, path: PathBuf| Ok::<_, Error>(Part { name, usage: measure(&path)?, path });
-            let parts = vec![
-                place("shared home", shared)?,
+            let mut homes = crate::homes::all(&shared);
+            if homes.is_empty() {
+                homes.push(shared);
+            }
+            let mut parts: Vec<_> =
+                homes.into_iter().map(|home| place("shared home", home)).collect::<Result<_>>()?;
+            parts.extend([
                 place("session homes", data.join("sandbox/home/session"))?,
                 place("scratch folders", data.join("sandbox/scratch"))?,
                 place("managed files", data.join("files"))?,
                 place("caches", data.join("cache"))?,
-            ];
+            ]);
             let free_bytes = crate::runtime::free_bytes(&data)?;
-            Ok(Disk { parts, free_bytes, floor_bytes: crate::runtime::FREE_FLOOR })
+            Ok(Disk { parts, images, free_bytes, floor_bytes: crate::runtime::FREE_FLOOR })
         })
         .await
     }

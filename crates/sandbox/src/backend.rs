@@ -7,7 +7,9 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::{Diagnosis, Guarantees, Result, Sandbox, SandboxId, SandboxSpec};
+use crate::{
+    BuildSink, Diagnosis, Guarantees, Images, NotEnforced, Prepared, Result, Sandbox, SandboxId, SandboxSpec,
+};
 
 /// The backends that there are. The words are those of `backend = "…"`; `auto` is a choice, not a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -106,6 +108,9 @@ pub struct Usable {
     pub version: String,
     /// What it keeps here.
     pub guarantees: Guarantees,
+    /// Built-in protections that it has to leave off here, whatever the spec: every answer lists them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_off: Vec<NotEnforced>,
     /// What a person should know about it (for instance: rootless, without limits).
     pub notes: Vec<String>,
 }
@@ -124,6 +129,21 @@ pub struct SandboxRecord {
     pub created_secs: u64,
 }
 
+/// Something that an earlier program left in an engine, and that no sandbox of ours uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Legacy {
+    /// The engine's id of it, which is what is removed by.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// Why it is listed: the label that it has, or the name that it looks like.
+    pub why: String,
+    /// Whether a label of that program says that it is ours. One that merely has a likely name may be anybody's, and is
+    /// removed only when a person says so.
+    pub ours_by_label: bool,
+}
+
 /// A technology that can hold sandboxes. Implementations block no async thread and keep no session state: what
 /// exists is found again by [`list`](Self::list).
 #[async_trait]
@@ -133,6 +153,10 @@ pub trait Backend: Send + Sync {
 
     /// Whether it can open a sandbox now, found out by trying, not by looking for a binary.
     async fn detect(&self) -> Detection;
+
+    /// Throws away what an earlier detection remembered, so that the next one asks. An open that failed, or a command that
+    /// was lost, makes it doubtful.
+    async fn forget_detection(&self) {}
 
     /// A running sandbox for `spec`: the one that is there if its fingerprint is the same, else a new one. The spec
     /// has been judged against the guarantees already. One that is there and is silent is an error, as for
@@ -150,6 +174,26 @@ pub trait Backend: Send + Sync {
     /// As `open`, as far as they can be known before.
     async fn check(&self, _spec: &SandboxSpec) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether a sandbox that was opened for nobody can be handed to a session by [`assign`](Self::assign), so that a pool
+    /// of them is of use.
+    fn assigns(&self) -> bool {
+        false
+    }
+
+    /// Makes the sandbox that was opened for `pooled`, in which nothing ran, the one of `spec`: the two differ in the
+    /// session alone, which [`SandboxSpec::pool_key`] says, and in how long it lives. From then on it is found, adopted,
+    /// listed and removed under the id of `spec`, has its fingerprint and its time without use, and is not found under the
+    /// pooled id any more. The caller has written down that it is the session's. A process that dies half-way leaves it
+    /// under one of the two ids.
+    ///
+    /// # Errors
+    /// `Unavailable` when it does not run any more or does not answer; whoever asked removes what is left of it under the
+    /// pooled id.
+    async fn assign(&self, _pooled: &SandboxSpec, _spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let why = format!("{} hands over no sandboxes", self.name());
+        Err(crate::Error::Unavailable(Diagnosis::new("pool-unsupported", why)))
     }
 
     /// The sandbox that runs already for `spec`, if its fingerprint is the same and it answers; nothing is started or
@@ -187,6 +231,38 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// `Unavailable` when something cannot be removed.
     async fn purge(&self, _id: &SandboxId) -> Result<()> {
+        Ok(())
+    }
+
+    /// Its images, if it has any.
+    fn images(&self) -> Option<&dyn Images> {
+        None
+    }
+
+    /// Makes ready what the first command that uses it would wait for, such as programs that are compiled: all that the
+    /// configuration names, in its order. Once whoever looks on has gone away no other one is begun.
+    ///
+    /// # Errors
+    /// `Unavailable` when one of them cannot be used, which names it.
+    async fn prepare(&self, _progress: &BuildSink) -> Result<Vec<Prepared>> {
+        Ok(Vec::new())
+    }
+
+    /// What an earlier program left here: containers with one of its labels and without an instance label of ours, and
+    /// those that merely have a likely name.
+    ///
+    /// # Errors
+    /// Those of asking the engine.
+    async fn legacy(&self) -> Result<Vec<Legacy>> {
+        Ok(Vec::new())
+    }
+
+    /// Removes one that [`legacy`](Self::legacy) listed, with its anonymous volumes; homes stay. It is looked at again
+    /// first: one that is a sandbox of ours, whatever its data directory, is never removed. One that is gone is no error.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    async fn discard_legacy(&self, _legacy: &Legacy) -> Result<()> {
         Ok(())
     }
 }

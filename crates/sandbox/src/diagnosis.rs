@@ -27,6 +27,11 @@ impl Diagnosis {
         Self { code: Cow::Borrowed(code), message: message.into(), cause: None, fix: None }
     }
 
+    /// Whether its code is of an engine's own failure.
+    pub fn is_engine_failure(&self) -> bool {
+        crate::error::ENGINE_FAILURES.contains(&&*self.code)
+    }
+
     /// Adds why it happened.
     #[must_use]
     pub fn cause(mut self, cause: impl fmt::Display) -> Self {

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{BackendName, Diagnosis, Error, MountMode, Network, Origin, Result, SandboxSpec};
+use crate::{BackendName, Diagnosis, Error, ImageChoice, MountMode, Network, Origin, Result, SandboxSpec};
 
 /// Whether a backend keeps one promise, here and now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,6 +66,16 @@ pub struct Guarantees {
     pub adopt: Promise,
     /// Images can be built and chosen.
     pub images: Promise,
+    /// `rootfs` is the sandbox's root.
+    pub rootfs: Promise,
+    /// `runtime` picks the OCI runtime.
+    pub runtime: Promise,
+    /// `gpus` gives it GPUs of the host.
+    pub gpus: Promise,
+    /// `allow_host_podman` gives it the host's Podman socket.
+    pub host_podman: Promise,
+    /// `allow_nested_podman` lets Podman run inside it.
+    pub nested_podman: Promise,
 }
 
 /// A built-in default that is not kept, as every answer lists it.
@@ -97,6 +107,9 @@ pub fn judge(
     let mut left_off = Vec::new();
     for demand in demands(spec) {
         let Promise::NotEnforced(reason) = (demand.promise)(guarantees) else { continue };
+        if matches!(demand.subject, Subject::Unlisted) && !demand.origin.is_demand() {
+            continue;
+        }
         if !demand.binds(spec, backend) {
             left_off.push(NotEnforced { key: demand.key.to_owned(), reason: reason.clone() });
             continue;
@@ -149,6 +162,8 @@ enum Subject {
     Network(Network),
     Limit,
     Workspace,
+    /// As a built-in default it asks for nothing.
+    Unlisted,
     Other,
 }
 
@@ -176,13 +191,13 @@ impl Demand {
             // There each process is bound, though not all together.
             Subject::Limit => !rlimits,
             Subject::Network(Network::Blocked | Network::Trusted) => !(rlimits && spec.allow_unenforced),
-            Subject::Other => true,
+            Subject::Unlisted | Subject::Other => true,
         }
     }
 }
 
 fn demands(spec: &SandboxSpec) -> Vec<Demand> {
-    let mut all = Vec::with_capacity(12);
+    let mut all = Vec::with_capacity(16);
     let mut add = |key, value: String, origin: Origin, subject, promise| {
         all.push(Demand { key, value, origin, subject, promise });
     };
@@ -235,7 +250,29 @@ fn demands(spec: &SandboxSpec) -> Vec<Demand> {
         add("mounts", source, m.origin.max(Origin::File), Subject::Other, |g| &g.workspace);
     }
     if let Some(r) = &spec.rootfs {
-        add("rootfs", r.value.display().to_string(), r.origin, Subject::Other, |g| &g.filesystem);
+        add("rootfs", r.value.display().to_string(), r.origin, Subject::Other, |g| &g.rootfs);
+    }
+    if let Some(image) = &spec.image {
+        let reference = image.reference();
+        add("image", reference.value.clone(), reference.origin, Subject::Unlisted, |g| &g.images);
+        if let ImageChoice::Base { packages, .. } = image {
+            let names = packages.value.join(", ");
+            add("packages", names, packages.origin, Subject::Unlisted, |g| &g.images);
+        }
+    }
+    if let Some(r) = &spec.runtime {
+        add("runtime", r.value.clone(), r.origin, Subject::Other, |g| &g.runtime);
+    }
+    if let Some(gpus) = &spec.gpus {
+        add("gpus", gpus.value.to_string(), gpus.origin, Subject::Other, |g| &g.gpus);
+    }
+    if spec.host_podman.value {
+        let origin = spec.host_podman.origin;
+        add("allow_host_podman", "true".to_owned(), origin, Subject::Other, |g| &g.host_podman);
+    }
+    if spec.nested_podman.value {
+        let origin = spec.nested_podman.origin;
+        add("allow_nested_podman", "true".to_owned(), origin, Subject::Other, |g| &g.nested_podman);
     }
     if spec.home.is_some() {
         add("home_persistence", "on".to_owned(), spec.home_origin, Subject::Other, |g| &g.home);
@@ -275,6 +312,11 @@ mod tests {
             managed_files: Promise::Held,
             adopt: Promise::Held,
             images: Promise::Held,
+            rootfs: Promise::Held,
+            runtime: Promise::Held,
+            gpus: Promise::Held,
+            host_podman: Promise::Held,
+            nested_podman: Promise::Held,
         }
     }
 
@@ -340,6 +382,11 @@ mod tests {
             home: not(),
             managed_files: not(),
             images: not(),
+            rootfs: not(),
+            runtime: not(),
+            gpus: not(),
+            host_podman: not(),
+            nested_podman: not(),
             ..all_held()
         }
     }
@@ -448,5 +495,59 @@ mod tests {
             ["network", "workspace", "workspace_protect"]
         );
         assert!(keys(&spec, BackendName::Docker).is_err(), "elsewhere a workspace is kept or refused");
+    }
+
+    #[test]
+    fn the_default_image_is_no_demand_and_a_named_one_is() {
+        let base = |image, packages| ImageChoice::Base {
+            reference: Setting::new("debian:12".to_owned(), image),
+            packages: Setting::new(vec!["jq".to_owned()], packages),
+        };
+        let with = |image| SandboxSpec { image: Some(image), ..bare() };
+        let mut weak = all_held();
+        weak.images = Promise::not_enforced("it has none");
+        let asked = |spec: &SandboxSpec| match judge(spec, BackendName::Namespaces, &weak, &[]) {
+            Ok(listed) => assert_eq!(listed, []),
+            Err(error) => panic!("{error}"),
+        };
+        asked(&with(base(Origin::Default, Origin::Default)));
+        for (image, key) in [
+            (base(Origin::File, Origin::Default), "`image` = debian:12"),
+            (base(Origin::Default, Origin::File), "`packages` = jq"),
+            (
+                ImageChoice::Finished { reference: Setting::new("x".to_owned(), Origin::Session) },
+                "`image` = x",
+            ),
+        ] {
+            let error = judge(&with(image), BackendName::Namespaces, &weak, &[]).unwrap_err();
+            assert_eq!(error.code(), "demand-not-kept");
+            assert!(error.diagnosis().message.contains(key), "{error}");
+        }
+        // Where the sandbox was switched off by name, what the configuration file asks for is listed.
+        let mut off = with(base(Origin::File, Origin::File));
+        off.switched_off = true;
+        assert_eq!(keys(&off, BackendName::None).unwrap(), ["network", "image", "packages"]);
+    }
+
+    #[test]
+    fn runtime_gpus_and_hatches_are_demands() {
+        type Set = fn(&mut SandboxSpec);
+        let set: [(&str, Set); 4] = [
+            ("runtime", |spec| spec.runtime = Some(Setting::new("runsc".into(), Origin::File))),
+            ("gpus", |spec| spec.gpus = Some(Setting::new(crate::Gpus::All, Origin::File))),
+            ("allow_host_podman", |spec| spec.host_podman = Setting::new(true, Origin::File)),
+            ("allow_nested_podman", |spec| spec.nested_podman = Setting::new(true, Origin::File)),
+        ];
+        for (key, set) in set {
+            let mut spec = bare();
+            set(&mut spec);
+            assert_eq!(judge(&spec, BackendName::Docker, &all_held(), &[]).unwrap(), [], "{key}");
+            let mut weak = host_keeps();
+            weak.network_blocked = Promise::Held;
+            let others = [(BackendName::Podman, all_held())];
+            let error = judge(&spec, BackendName::Namespaces, &weak, &others).unwrap_err();
+            assert!(error.diagnosis().message.contains(&format!("`{key}`")), "{error}");
+            assert!(error.diagnosis().fix.as_deref().unwrap().contains("podman"), "{error:?}");
+        }
     }
 }

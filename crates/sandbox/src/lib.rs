@@ -6,11 +6,14 @@
 
 pub mod backend;
 pub mod blocking;
+pub mod container;
 pub mod diagnosis;
+pub mod domain;
 pub mod error;
 pub mod exec;
 pub mod files;
 pub mod guarantee;
+pub mod image;
 pub mod limits;
 pub mod network;
 pub mod sandbox;
@@ -18,12 +21,15 @@ pub mod session;
 pub mod setting;
 pub mod spec;
 
-pub use backend::{Backend, BackendName, Detection, SandboxRecord, Usable};
+pub use backend::{Backend, BackendName, Detection, Legacy, SandboxRecord, Usable};
+pub use container::{Gpus, ImageChoice};
 pub use diagnosis::Diagnosis;
+pub use domain::{DomainPattern, HostPattern};
 pub use error::{Error, Result};
 pub use exec::{Command, Ending, Exec, ExecControl, ExecEvent, ExecRequest, Leftover, Outcome, Status};
 pub use files::{ByteStream, Entry, EntryKind, Files, GuestPath, Metadata};
 pub use guarantee::{Guarantees, NotEnforced, Promise, judge};
+pub use image::{BuildProgress, BuildRequest, BuildSink, BuiltImage, Cleaned, ImageInfo, Images, Prepared};
 pub use limits::Limits;
 pub use network::Network;
 pub use sandbox::{Activity, Duplex, Forwarder, ProcessInfo, Sandbox};

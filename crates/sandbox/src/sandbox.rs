@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::exec::ProcessId;
-use crate::{Exec, ExecRequest, Files, GuestPath, Outcome, Result, SandboxId};
+use crate::{Diagnosis, Error, Exec, ExecRequest, Files, GuestPath, Outcome, Result, SandboxId};
 
 /// A two-way byte stream, such as a forwarded connection.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -54,6 +54,14 @@ pub struct Activity {
     pub uptime: Duration,
 }
 
+/// The refusal of [`Sandbox::egress`] where there is no proxy port.
+pub fn no_egress() -> Error {
+    Error::Refused(
+        Diagnosis::new("egress-unsupported", "this sandbox has no proxy port")
+            .fix("use a backend that keeps `network = \"trusted\"`: `moltis sandbox status` names them"),
+    )
+}
+
 /// One running sandbox. Cloned handles (`Arc`) share it; commands, files and forwards may be used all at once.
 #[async_trait]
 pub trait Sandbox: Send + Sync {
@@ -97,6 +105,17 @@ pub trait Sandbox: Send + Sync {
 
     /// Listens on the sandbox's loopback (0 picks a port); connections made inside arrive outside.
     async fn listen(&self, port: u16) -> Result<Box<dyn Forwarder>>;
+
+    /// Stands behind a proxy port of the sandbox: takes the connections that programs inside make to a port on their
+    /// loopback, which the proxy variables name. Several may stand there at once, each behind a port of its own; once
+    /// one goes, what comes by its port goes to any other, and while nobody is there programs are answered 503. Holding
+    /// this is no use of the sandbox, an open connection is.
+    ///
+    /// # Errors
+    /// `Refused` with code `egress-unsupported` where the sandbox has no such port.
+    async fn egress(&self) -> Result<Box<dyn Forwarder>> {
+        Err(no_egress())
+    }
 
     /// Ends the sandbox and everything in it, and waits until nothing of it is left but its home.
     async fn close(&self) -> Result<()>;

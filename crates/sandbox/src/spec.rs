@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Limits, Network, Origin, SandboxId, SessionKey, Setting};
+use crate::{Gpus, ImageChoice, Limits, Network, Origin, SandboxId, SessionKey, Setting};
 
 /// Whether a mount can be written to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,6 +77,24 @@ pub struct SandboxSpec {
     pub mounts: Vec<Setting<Mount>>,
     /// Root directory to use instead of the host's system folders (`namespaces`).
     pub rootfs: Option<Setting<PathBuf>>,
+    /// What a container starts from; absent: the backend has its own.
+    pub image: Option<ImageChoice>,
+    /// OCI runtime of the engine, such as `runsc`; absent: the engine's own.
+    pub runtime: Option<Setting<String>>,
+    /// GPUs that it gets; absent: none.
+    pub gpus: Option<Setting<Gpus>>,
+    /// It gets the host's Podman socket, which removes the boundary.
+    pub host_podman: Setting<bool>,
+    /// Podman runs inside it, for which it is privileged.
+    pub nested_podman: Setting<bool>,
+    /// A user's folder is relabelled for SELinux when it is mounted.
+    pub selinux_relabel: bool,
+    /// First part of the names of containers and images. A label decides what is ours, not the name.
+    pub container_prefix: String,
+    /// Instructions that one run of a WASI module may execute (`wasm_fuel_limit`); absent: what the backend was set up
+    /// with. No part of what the sandbox is.
+    #[serde(default)]
+    pub fuel: Option<Setting<u64>>,
     /// Host uid that stands behind the sandbox's user when Moltis runs as root.
     pub sandbox_uid: Option<u32>,
     /// `allow_unenforced = true` stands in the configuration file: on `restricted-host` a demanded network
@@ -106,6 +124,14 @@ impl SandboxSpec {
             managed_files_origin: Origin::Default,
             mounts: Vec::new(),
             rootfs: None,
+            image: None,
+            runtime: None,
+            gpus: None,
+            host_podman: Setting::built_in(false),
+            nested_podman: Setting::built_in(false),
+            selinux_relabel: false,
+            container_prefix: "moltis".to_owned(),
+            fuel: None,
             sandbox_uid: None,
             allow_unenforced: false,
             switched_off: false,
@@ -117,16 +143,30 @@ impl SandboxSpec {
         SandboxId::of(&self.key)
     }
 
-    /// SHA-256, in hexadecimal, over all that would make a running sandbox the wrong one: mounts, limits, root,
-    /// uid, and whether the network is `open`. `blocked` and `trusted` share one, since they change live; who set a
+    /// SHA-256, in hexadecimal, over all that would make a running sandbox the wrong one: mounts, limits, root, image,
+    /// devices, uid, and whether the network is `open`. `blocked` and `trusted` share one, since they change live; who set a
     /// value, how long the sandbox lives and what may be left unenforced do not count.
     pub fn fingerprint(&self) -> String {
+        self.digest(true)
+    }
+
+    /// SHA-256, in hexadecimal, over all but the session: two specs with the same one could be the same sandbox, under
+    /// whichever session. The network policy is part of it.
+    pub fn pool_key(&self) -> String {
+        self.digest(false)
+    }
+
+    fn digest(&self, of_session: bool) -> String {
         let mut hash = Sha256::new();
         let mut field = |name: &str, value: &dyn std::fmt::Debug| {
             // Debug of strings and paths escapes quotes and newlines, so fields cannot run into each other.
             hash.update(format!("{name}={value:?}\n").as_bytes());
         };
-        field("key", &self.key.as_str());
+        if of_session {
+            field("key", &self.key.as_str());
+        } else {
+            field("network", &self.network.value);
+        }
         field("open", &(self.network.value == Network::Open));
         field("memory", &self.limits.memory.map(|s| s.value));
         field("cpus", &self.limits.cpus.map(|s| s.value));
@@ -137,6 +177,18 @@ impl SandboxSpec {
         field("files", &self.managed_files);
         field("mounts", &self.mounts.iter().map(|s| &s.value).collect::<Vec<_>>());
         field("rootfs", &self.rootfs.as_ref().map(|s| &s.value));
+        match &self.image {
+            None => field("image", &()),
+            Some(ImageChoice::Base { reference, packages }) => {
+                field("base", &(&reference.value, &packages.value));
+            }
+            Some(ImageChoice::Finished { reference }) => field("image", &reference.value),
+        }
+        field("runtime", &self.runtime.as_ref().map(|s| &s.value));
+        field("gpus", &self.gpus.as_ref().map(|s| &s.value));
+        field("podman", &(self.host_podman.value, self.nested_podman.value));
+        field("relabel", &self.selinux_relabel);
+        field("prefix", &self.container_prefix);
         field("uid", &self.sandbox_uid);
         hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -159,9 +211,42 @@ mod tests {
         home.home = Some("/h".into());
         let mut pids = spec();
         pids.limits.pids = Some(Setting::built_in(7));
-        for changed in [open, home, pids] {
-            assert_ne!(changed.fingerprint(), base);
-        }
+        let changed = |change: fn(&mut SandboxSpec)| {
+            let mut changed = spec();
+            change(&mut changed);
+            changed
+        };
+        let reference = || Setting::built_in("a".to_owned());
+        let mut base_image = spec();
+        base_image.image =
+            Some(ImageChoice::Base { reference: reference(), packages: Setting::built_in(vec![]) });
+        let mut finished = spec();
+        finished.image = Some(ImageChoice::Finished { reference: reference() });
+        let mut all = vec![open, home, pids, base_image, finished];
+        all.push(changed(|spec| spec.runtime = Some(Setting::new("runsc".into(), Origin::File))));
+        all.push(changed(|spec| spec.gpus = Some(Setting::new(Gpus::All, Origin::File))));
+        all.push(changed(|spec| spec.host_podman = Setting::new(true, Origin::File)));
+        all.push(changed(|spec| spec.nested_podman = Setting::new(true, Origin::File)));
+        all.push(changed(|spec| spec.selinux_relabel = true));
+        all.push(changed(|spec| spec.container_prefix = "other".into()));
+        let mut prints: Vec<_> = all.iter().map(SandboxSpec::fingerprint).collect();
+        prints.push(base);
+        prints.sort();
+        prints.dedup();
+        assert_eq!(prints.len(), all.len() + 1);
+    }
+
+    #[test]
+    fn the_pool_s_key_is_of_no_session_and_of_one_policy() {
+        let mut other = spec();
+        other.key = SessionKey::new("t").unwrap();
+        assert_eq!(other.pool_key(), spec().pool_key());
+        other.network = Setting::new(Network::Trusted, Origin::File);
+        assert_ne!(other.pool_key(), spec().pool_key());
+        let mut home = spec();
+        home.home = Some("/h".into());
+        assert_ne!(home.pool_key(), spec().pool_key());
+        assert_ne!(spec().pool_key(), spec().fingerprint());
     }
 
     #[test]
@@ -171,6 +256,7 @@ mod tests {
         same.lifetime = Lifetime::Idle(Duration::from_secs(1));
         same.allow_unenforced = true;
         same.switched_off = true;
+        same.fuel = Some(Setting::new(5, Origin::Session));
         assert_eq!(same.fingerprint(), spec().fingerprint());
     }
 }

@@ -8,13 +8,23 @@
 #[allow(dead_code)]
 #[path = "../tests/subjects.rs"]
 mod subjects;
+#[path = "../tests/wasm.rs"]
+mod wasm;
 
 use std::process::ExitCode;
 
 use moltis_testkit::runner::{self, Found, Report};
 use moltis_testkit::{Case, Verdict, matrix};
 
+/// What the in-process shell allocates is counted, as in the program.
+#[global_allocator]
+static ALLOCATOR: moltis_backend_wasm::Metering<std::alloc::System> =
+    moltis_backend_wasm::Metering(std::alloc::System);
+
 fn main() -> ExitCode {
+    if let Some(status) = moltis_backend_wasm::keeper() {
+        return status;
+    }
     let everybody = subjects::all();
     let cases = moltis_testkit::all();
     runner::child(&everybody, &cases);
@@ -72,7 +82,7 @@ fn main() -> ExitCode {
     }
     let cases: Vec<Case> = cases
         .into_iter()
-        .filter(|c| chosen.is_none_or(|attacks| (c.chapter() == "attack") == attacks))
+        .filter(|c| chosen.is_none_or(|attacks| c.control.is_some() == attacks))
         .filter(|c| prefixes.is_empty() || prefixes.iter().any(|p| c.id.starts_with(p.as_str())))
         .collect();
     for backend in &backends {

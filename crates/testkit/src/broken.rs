@@ -446,6 +446,10 @@ impl Sandbox for BrokenSandbox {
         self.inner.listen(port).await
     }
 
+    async fn egress(&self) -> Result<Box<dyn Forwarder>> {
+        self.inner.egress().await
+    }
+
     async fn close(&self) -> Result<()> {
         if self.fault == Fault::NeverCloses {
             return Ok(());

@@ -7,16 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use moltis_sandbox::{
-    Backend, Detection, Guarantees, Lifetime, Mount, MountMode, Origin, Promise, Sandbox, SandboxSpec,
-    SessionKey, Setting, judge,
+    Backend, Detection, Guarantees, ImageChoice, Lifetime, Mount, MountMode, Origin, Promise, Sandbox,
+    SandboxSpec, SessionKey, Setting, judge,
 };
 use tempfile::TempDir;
 
 use crate::leak::Whereabouts;
 use crate::subject::{Folders, Make, Subject, folder};
-use crate::{Fail, Leak, Marker};
+use crate::{Fail, Leak, Marker, need};
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
+
+/// The user behind root's containers where nothing else says who that is.
+const WRITER: u32 = 1000;
 
 /// A number that no other case of this machine has now.
 pub fn unique() -> String {
@@ -33,6 +36,8 @@ pub struct Ctx {
     pub folders: Folders,
     make: Make,
     beside: Vec<Make>,
+    image: Option<ImageChoice>,
+    processes: bool,
     scratch: TempDir,
     open: Mutex<Vec<(Arc<dyn Sandbox>, Leak)>>,
     markers: Mutex<Vec<Marker>>,
@@ -59,6 +64,8 @@ impl Ctx {
             folders,
             make: subject.make.clone(),
             beside: subject.beside.clone(),
+            image: subject.image.clone(),
+            processes: subject.processes,
             scratch,
             open: Mutex::default(),
             markers: Mutex::default(),
@@ -80,7 +87,12 @@ impl Ctx {
         let mut usable = Vec::new();
         for make in &self.beside {
             let backend = make(&self.folders);
-            if matches!(backend.detect().await, Detection::Usable(_)) {
+            // An engine of a user's own may lack the image that the machine's has.
+            let ready = match (backend.images(), &self.image) {
+                (Some(images), Some(image)) => images.is_ready(image).await.unwrap_or(false),
+                _ => true,
+            };
+            if ready && matches!(backend.detect().await, Detection::Usable(_)) {
                 usable.push(backend);
             }
         }
@@ -92,11 +104,32 @@ impl Ctx {
         self.scratch.path()
     }
 
-    /// A new folder of the caller's for a workspace or a mount.
+    /// A new folder for a workspace or a mount, of the user that writes to it.
     pub fn folder(&self, name: &str) -> Result<PathBuf, Fail> {
         let path = self.scratch().join(format!("{name}-{}", unique()));
         folder(&path, 0o755)?;
+        self.give(&path)?;
         Ok(path)
+    }
+
+    /// Whose a folder has to be that commands are to write to: the caller's own, but for root's containers. Engines map
+    /// no ids for single mounts, and root enters no sandbox, so that what is root's can be written to by nobody inside.
+    pub fn writer(&self) -> u32 {
+        if self.has_image() && need::root() { WRITER } else { rustix::process::geteuid().as_raw() }
+    }
+
+    /// Gives something that a case made for commands to whoever they run as.
+    pub fn give(&self, path: &Path) -> Result<(), Fail> {
+        let writer = self.writer();
+        if writer != rustix::process::geteuid().as_raw() {
+            std::os::unix::fs::lchown(path, Some(writer), Some(writer))?;
+        }
+        Ok(())
+    }
+
+    /// Whether its sandboxes start from an image, and so show another system's files than the host's.
+    pub fn has_image(&self) -> bool {
+        self.image.is_some()
     }
 
     /// A new home folder, where homes lie.
@@ -111,9 +144,16 @@ impl Ctx {
         SessionKey::new(format!("testkit {}", unique())).expect("short enough")
     }
 
+    /// The smallest spec.
+    pub fn bare(&self) -> SandboxSpec {
+        let mut spec = SandboxSpec::new(self.key(), Lifetime::Ephemeral);
+        spec.image = self.image.clone();
+        spec
+    }
+
     /// The smallest spec, with a home.
     pub fn spec(&self) -> Result<SandboxSpec, Fail> {
-        let mut spec = SandboxSpec::new(self.key(), Lifetime::Ephemeral);
+        let mut spec = self.bare();
         spec.home = Some(self.home()?);
         Ok(spec)
     }
@@ -154,7 +194,8 @@ impl Ctx {
         // Where nothing of the host's files shows, /tmp is the sandbox's own; elsewhere it is everybody's.
         let tmp = if self.guarantees.filesystem.is_held() { "/tmp".to_owned() } else { cwd.clone() };
         let room = if self.guarantees.home.is_held() { home.clone() } else { tmp.clone() };
-        Ok(Place { sandbox, shared_kernel, cwd, home, tmp, room })
+        let processes = self.processes;
+        Ok(Place { sandbox, shared_kernel, processes, cwd, home, tmp, room })
     }
 
     /// A sandbox of the smallest spec.
@@ -235,6 +276,21 @@ impl Ctx {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         left.extend(crate::leak::run_folders(&self.folders.data));
+        // What looked into an image goes, too, though nobody waits for it.
+        if let Some(images) = self.backend.images() {
+            images.settled().await;
+        }
+        // Where an engine holds them, what runs needs no folder to be there.
+        for _ in 0..100 {
+            if self.backend.list().await.is_ok_and(|listed| listed.is_empty()) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        match self.backend.list().await {
+            Ok(listed) => left.extend(listed.iter().map(|sandbox| format!("sandbox {}", sandbox.id))),
+            Err(e) => left.push(format!("listing failed: {e}")),
+        }
         drop(self.backend);
         if left.is_empty() { Ok(()) } else { Err(Fail::new(format!("left behind: {}", left.join("; ")))) }
     }
@@ -247,6 +303,8 @@ pub struct Place {
     pub sandbox: Arc<dyn Sandbox>,
     /// Whether the host sees its processes.
     pub shared_kernel: bool,
+    /// Whether what runs in it are processes.
+    pub processes: bool,
     /// Where its commands start.
     pub cwd: String,
     /// Its `$HOME`. A place for files only where the backend keeps a home.

@@ -56,6 +56,7 @@ impl Leak {
         let (cwd, home) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
         let namespaces: BTreeSet<String> =
             lines.filter(|ns| shared_kernel && ns.contains(":[") && !own.contains(ns)).collect();
+        let namespaces = its_own(namespaces);
         let own_groups: BTreeSet<PathBuf> = process::cgroups(std::process::id()).into_iter().collect();
         let mut leak = Self { namespaces, ..Self::default() };
         for pid in leak.members() {
@@ -138,6 +139,18 @@ impl Leak {
     }
 }
 
+/// Those namespaces that no process is in which was there before this one: an engine of a user's own lends its user
+/// namespace to all its containers.
+fn its_own(mut namespaces: BTreeSet<String>) -> BTreeSet<String> {
+    let begin = process::began(std::process::id());
+    for pid in process::pids().into_iter().filter(|pid| process::began(*pid) < begin) {
+        for lent in process::namespaces(pid) {
+            namespaces.remove(&lent);
+        }
+    }
+    namespaces
+}
+
 /// Processes of the host that work in a folder or below it.
 pub fn workers(folder: &Path) -> Vec<String> {
     process::pids()
@@ -161,7 +174,7 @@ pub fn mounts_below(folder: &Path) -> Vec<String> {
 
 /// Run folders of sandboxes that are still in a data directory.
 pub fn run_folders(data: &Path) -> Vec<String> {
-    ["run", "run-host"]
+    ["run", "run/docker", "run/podman", "run-host", "sandbox/wasm"]
         .into_iter()
         .filter_map(|folder| std::fs::read_dir(data.join(folder)).ok())
         .flatten()

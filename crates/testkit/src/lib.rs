@@ -7,6 +7,7 @@
 // The whole crate is test code: a broken expectation here is a failed test.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod apple;
 pub mod attack;
 pub mod broken;
 pub mod case;

@@ -10,7 +10,7 @@ use crate::runner::{Report, Standing};
 use crate::{Case, Verdict};
 
 /// What backends promise, in words, in the order of the table.
-const PROMISES: [(&str, Needs); 17] = [
+const PROMISES: [(&str, Needs); 22] = [
     ("nothing of the host's files shows but what was mounted", |g| &g.filesystem),
     ("a kernel of its own", |g| &g.kernel),
     ("the caller's environment stays out", |g| &g.environment),
@@ -28,6 +28,11 @@ const PROMISES: [(&str, Needs); 17] = [
     ("managed files show at `/home/sandbox/files`", |g| &g.managed_files),
     ("a running sandbox is found again by another process", |g| &g.adopt),
     ("images can be built and chosen", |g| &g.images),
+    ("a root directory can be chosen", |g| &g.rootfs),
+    ("`runtime` picks the OCI runtime", |g| &g.runtime),
+    ("`gpus` of the host", |g| &g.gpus),
+    ("`allow_host_podman`", |g| &g.host_podman),
+    ("`allow_nested_podman`", |g| &g.nested_podman),
 ];
 
 /// Reasons, each told once and referred to by number.
@@ -198,6 +203,11 @@ mod tests {
             managed_files: not("o"),
             adopt: not("p"),
             images: Promise::Held,
+            rootfs: not("q"),
+            runtime: not("q"),
+            gpus: not("r"),
+            host_podman: not("s"),
+            nested_podman: not("t"),
         };
         let standings = [
             Standing { subject: "x".into(), keeps: Ok(keeps) },
@@ -207,6 +217,6 @@ mod tests {
         assert!(text.starts_with("| promise | x | y |\n|---|---|---|\n"), "{text}");
         assert!(text.contains("| kept | not usable here (2) |"), "{text}");
         // Each for its own reason: a field that no row shows would be missing here.
-        assert!(text.ends_with("\n17. p\n"), "{text}");
+        assert!(text.ends_with("\n21. t\n"), "{text}");
     }
 }

@@ -13,6 +13,9 @@ pub const SKIPS: &str = "MOLTIS_TEST_SKIPS";
 /// Variable that asks for the long form.
 pub const LONG: &str = "MOLTIS_TEST_LONG";
 
+/// Variable that says that root runs the same tests.
+pub const ROOT_TOO: &str = "MOLTIS_TEST_ROOT_TOO";
+
 /// Whether the long form is asked for.
 pub fn long() -> bool {
     std::env::var_os(LONG).is_some_and(|v| v == "1")
@@ -36,6 +39,27 @@ pub fn skip(test: &str, why: &str) {
         // One write a line, so that tests which append at once do not mix.
         let _ = file.write_all(format!("{test}: {why}\n").as_bytes());
     }
+}
+
+/// Whether this is root, as `test` needs it to be. Where root runs the same test, another user's run is not one that
+/// lacks it.
+///
+/// # Panics
+/// Where everything must run, and nobody is root.
+pub fn as_root(test: &str, why: &str) -> bool {
+    if !root() {
+        if root_too() {
+            eprintln!("LEFT TO ROOT {test}: {why}");
+        } else {
+            skip(test, &format!("{why}: run it as root"));
+        }
+    }
+    root()
+}
+
+/// Whether root runs the same tests beside this user.
+pub fn root_too() -> bool {
+    std::env::var_os(ROOT_TOO).is_some_and(|v| v == "1")
 }
 
 /// Where a program lies on `PATH`.

@@ -75,10 +75,35 @@ pub fn memory(pid: u32) -> Option<u64> {
     field("smaps_rollup", "Pss:").or_else(|| field("status", "VmRSS:"))
 }
 
+/// When a process began, in the kernel's ticks.
+pub fn began(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = text.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
+}
+
 /// Parent of a process.
 pub fn parent(pid: u32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     text.lines().find_map(|l| l.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// The first process of the PID namespace that a process is in, if that is not this one's own: the nearest above it that
+/// has the number 1 inside.
+pub fn first_above(pid: u32) -> Option<u32> {
+    let mut at = pid;
+    loop {
+        let text = std::fs::read_to_string(format!("/proc/{at}/status")).ok()?;
+        let numbers = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+        let numbers: Vec<&str> = numbers.split_whitespace().collect();
+        if numbers.len() < 2 {
+            return None;
+        }
+        if numbers.last() == Some(&"1") {
+            return Some(at);
+        }
+        at = parent(at)?;
+    }
 }
 
 /// Processes that have ended and were not waited for.

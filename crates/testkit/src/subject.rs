@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use moltis_sandbox::Backend;
+use moltis_sandbox::{Backend, ImageChoice};
 
 /// Where a backend under trial keeps its things.
 #[derive(Clone, Debug)]
@@ -33,6 +33,12 @@ pub struct Subject {
     pub make: Make,
     /// Other backends over the same folders, whose sandboxes it must leave alone.
     pub beside: Vec<Make>,
+    /// What its sandboxes start from, where a backend has no root of its own.
+    pub image: Option<ImageChoice>,
+    /// Whether what runs inside are processes, which can be looked at, left behind and sent signals.
+    pub processes: bool,
+    /// Cases that ask for what it does not have and no promise speaks of, each with why.
+    pub apart: &'static [(&'static str, &'static str)],
 }
 
 impl Subject {
@@ -41,13 +47,36 @@ impl Subject {
         name: impl Into<String>,
         make: impl Fn(&Folders) -> Arc<dyn Backend> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.into(), make: Arc::new(make), beside: Vec::new() }
+        Self {
+            name: name.into(),
+            make: Arc::new(make),
+            beside: Vec::new(),
+            image: None,
+            processes: true,
+            apart: &[],
+        }
     }
 
     /// Names another backend that may work over the same folders.
     #[must_use]
     pub fn beside(mut self, other: &Self) -> Self {
         self.beside.push(other.make.clone());
+        self
+    }
+
+    /// Names what its sandboxes start from.
+    #[must_use]
+    pub fn of_image(mut self, image: ImageChoice) -> Self {
+        self.image = Some(image);
+        self
+    }
+
+    /// Nothing inside is a process: what runs is told by the sandbox's own account. Names the cases that are about
+    /// processes alone, or ask for what else it does not have, each with why; they are said to be declared.
+    #[must_use]
+    pub fn without_processes(mut self, apart: &'static [(&'static str, &'static str)]) -> Self {
+        self.processes = false;
+        self.apart = apart;
         self
     }
 
@@ -60,7 +89,14 @@ impl Subject {
     ) -> Self {
         let make = self.make.clone();
         let make: Make = Arc::new(move |folders: &Folders| wrap(make(folders)));
-        Self { name: name.into(), make, beside: self.beside.clone() }
+        Self {
+            name: name.into(),
+            make,
+            beside: self.beside.clone(),
+            image: self.image.clone(),
+            processes: self.processes,
+            apart: self.apart,
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod broken;
 mod subjects;
+mod wasm;
 
 use std::sync::RwLock;
 
@@ -12,13 +13,18 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use moltis_testkit::runner::{self, Report};
 use moltis_testkit::{Case, Verdict, need};
 
+/// What the in-process shell allocates is counted, as in the program.
+#[global_allocator]
+static ALLOCATOR: moltis_backend_wasm::Metering<std::alloc::System> =
+    moltis_backend_wasm::Metering(std::alloc::System);
+
 /// Held for writing by a case that needs the machine for itself.
 static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Trials at once, unless it is said otherwise.
 const JOBS: usize = 4;
 
-/// Cases that are run on the host without any sandbox.
+/// Cases that are run on the host without any sandbox, and in the in-process shell by a second user.
 const SAMPLE: &[&str] = &[
     "exec.exit-code",
     "exec.cwd-default",
@@ -38,6 +44,81 @@ const SAMPLE: &[&str] = &[
     "limits.defaults-are-kept-or-listed",
     "attack.host-home",
 ];
+
+/// Cases that are run in containers where the long form is not asked for: what an engine or its hardening could break.
+/// The rest is the agent's, which is the same everywhere, and `cargo xtask contract` has all of it.
+const CONTAINER_SAMPLE: &[&str] = &[
+    "exec.exit-code",
+    "exec.cwd-default",
+    "exec.environment-is-that-alone",
+    "exec.identity",
+    "exec.sessions-processes-apart",
+    "ends.time-out",
+    "ends.lost-caller",
+    "ends.close",
+    "terminal.shell",
+    "files.links",
+    "homes.outlive-the-sandbox",
+    "homes.none",
+    "workspace.writable",
+    "workspace.protected",
+    "workspace.refused-sources",
+    "mounts.managed-files",
+    "lifetime.found-again",
+    "lifetime.idle",
+    "lifetime.agent-killed",
+    "lifetime.purged",
+    "find.not-another-backends",
+    "forward.connect",
+    "network.blocked",
+    "network.open",
+    "limits.demands-are-kept-or-refused",
+    "limits.memory",
+    "limits.pids",
+    "concurrency.one-key",
+    "concurrency.abandoned",
+    "secrets.not-on-command-lines",
+    "secrets.callers-environment-out-of-sight",
+    "attack.host-home",
+    "attack.host-by-handle",
+    "attack.kernel-settings",
+    "attack.devices",
+    "attack.cgroups",
+    "attack.mounts",
+    "attack.user-namespaces",
+    "attack.privileges",
+    "attack.kernel-interfaces",
+    "attack.vsock",
+    "attack.planted-links",
+    "attack.read-agent",
+    "attack.agent-socket-inside",
+    "attack.agent-impersonated",
+    "attack.kill-everything",
+    "attack.fork-bomb",
+    "egress.raw-ip",
+    "egress.interfaces",
+];
+
+/// Cases of an engine; one that says why there are none where it is not usable here.
+fn containers(cases: &[Case]) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for subject in subjects::containers() {
+        let name = subject.name.clone();
+        if let Err(why) = runner::standing(&subject).keeps {
+            let test = format!("the contract on {name}");
+            trials.push(Trial::test(format!("{name}::usable"), move || {
+                need::skip(&test, &why.0);
+                Ok(())
+            }));
+            continue;
+        }
+        for case in cases.iter().filter(|case| need::long() || CONTAINER_SAMPLE.contains(&case.id)) {
+            let (name, case) = (name.clone(), case.clone());
+            trials.push(Trial::test(format!("{name}::{}", case.id), move || run(&name, &case)));
+        }
+    }
+    trials
+}
 
 /// Whether a report is a pass where everything must run.
 fn judge(report: Report) -> Result<(), Failed> {
@@ -61,12 +142,17 @@ fn run(subject: &str, case: &Case) -> Result<(), Failed> {
 }
 
 fn main() {
+    if moltis_backend_wasm::keeper().is_some() {
+        return;
+    }
     let cases = moltis_testkit::all();
     let everybody = subjects::all();
     runner::child(&everybody, &cases);
     let mut trials = Vec::new();
-    for subject in [subjects::NAMESPACES, subjects::RESTRICTED_HOST] {
-        for case in cases.clone() {
+    for subject in [subjects::NAMESPACES, subjects::RESTRICTED_HOST, subjects::WASM] {
+        // Who runs it makes little difference to what runs inside this process.
+        let sample = subject == subjects::WASM && need::root_too() && !need::long();
+        for case in cases.iter().filter(|case| !sample || SAMPLE.contains(&case.id)).cloned() {
             trials.push(Trial::test(format!("{subject}::{}", case.id), move || run(subject, &case)));
         }
     }
@@ -75,6 +161,13 @@ fn main() {
         let subject = subjects::NONE;
         trials.push(Trial::test(format!("{subject}::{}", case.id), move || run(subject, &case)));
     }
+    let known = |id: &&&str| cases.iter().any(|case| case.id == **id);
+    assert_eq!(
+        CONTAINER_SAMPLE.iter().filter(known).count(),
+        CONTAINER_SAMPLE.len(),
+        "every name is a case's"
+    );
+    trials.extend(containers(&cases));
     trials.extend(broken::trials(&cases));
     let mut arguments = Arguments::from_args();
     // Most cases wait more than they work.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -32,11 +32,20 @@ const CONTROL: u64 = 2;
 
 /// Opens a listening socket on loopback, and says which port it has.
 pub fn open(port: u16) -> Result<(OwnedFd, u16), Errno> {
+    open_at(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port))
+}
+
+/// The same on this address, and on no other one.
+pub fn open_at(address: SocketAddr) -> Result<(OwnedFd, u16), Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?;
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     // The port of a listener that was just closed can be taken again at once.
     rustix::net::sockopt::set_socket_reuseaddr(&socket, true)?;
-    rustix::net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))?;
+    if address.is_ipv6() {
+        rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
     rustix::net::listen(&socket, BACKLOG)?;
     let address = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
     Ok((socket, address.port()))
@@ -195,7 +204,7 @@ fn only_writable(flags: EventFlags) -> bool {
 }
 
 /// Two descriptors a connection: as many as are allowed at all.
-fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });

@@ -73,6 +73,9 @@ impl Flow {
             };
             if sent < count {
                 self.held = bytes[sent..].to_vec();
+            } else if count < scratch.len() {
+                // That was all; what comes from now on, and be it the end, is an event of its own.
+                return;
             }
         }
     }
@@ -147,12 +150,23 @@ impl Tunnels {
     /// # Errors
     /// When the kernel is out of memory.
     pub fn add(&mut self, one: OwnedFd, other: OwnedFd) -> io::Result<()> {
-        rustix::io::ioctl_fionbio(&one, true)?;
-        rustix::io::ioctl_fionbio(&other, true)?;
+        self.begin(one, other, None)
+    }
+
+    /// The same for one that is watched already, which it is no more.
+    ///
+    /// # Errors
+    /// When the kernel is out of memory.
+    pub fn adopt(&mut self, watched: OwnedFd, other: OwnedFd) -> io::Result<()> {
+        // Nothing that a tunnel ever waits for, so that it is brought up to date.
+        self.begin(watched, other, Some(EventFlags::RDHUP))
+    }
+
+    fn begin(&mut self, one: OwnedFd, other: OwnedFd, waiting: Option<EventFlags>) -> io::Result<()> {
         let tunnel = Box::new(Tunnel {
             sockets: [one, other],
             flows: Default::default(),
-            waiting: [None, None],
+            waiting: [waiting, None],
             gone: [false, false],
         });
         let at = self.free.pop().unwrap_or_else(|| {
@@ -177,6 +191,11 @@ impl Tunnels {
     /// When it is not watched.
     pub fn rewatch(&self, fd: impl AsFd, number: u64, flags: EventFlags) -> io::Result<()> {
         Ok(epoll::modify(&self.epoll, fd, EventData::new_u64(OTHERS + number), flags)?)
+    }
+
+    /// Waits no more for a watched `fd`. Closing it is not enough: a process that was just forked may hold it, too.
+    pub fn unwatch(&self, fd: impl AsFd) {
+        let _ = epoll::delete(&self.epoll, fd);
     }
 
     /// Waits until something happens, or for so long.

@@ -26,6 +26,8 @@ pub struct Agent {
     lifeline: Option<OwnedFd>,
     /// Whether the child is `unshare`, whose child is the agent.
     wrapped: bool,
+    /// Whether it has no lifeline and ends by a signal.
+    contained: bool,
     _dir: tempfile::TempDir,
 }
 
@@ -108,7 +110,32 @@ impl Agent {
         drop((listener, their_lifeline, their_ready));
         let mut byte = [0];
         assert_eq!(rustix::io::read(&ready, &mut byte), Ok(1), "the agent did not begin to listen");
-        Self { child, socket, lifeline: Some(lifeline), wrapped: options.namespaces, _dir: dir }
+        Self {
+            child,
+            socket,
+            lifeline: Some(lifeline),
+            wrapped: options.namespaces,
+            contained: false,
+            _dir: dir,
+        }
+    }
+
+    /// One in mode `container`, as the first process of namespaces of its own, in which it is root with every
+    /// capability. `before` is a line of shell that runs in them first, in the directory of its socket.
+    pub fn contained(args: &[&str], before: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("agent.sock");
+        let mut child = contained(dir.path(), args, before).spawn().unwrap();
+        within(LONG, || {
+            assert!(child.try_wait().unwrap().is_none(), "the agent ended at once");
+            UnixStream::connect(&socket).ok()
+        });
+        Self { child, socket, lifeline: None, wrapped: true, contained: true, _dir: dir }
+    }
+
+    /// The directory that its socket lies in.
+    pub fn directory(&self) -> &std::path::Path {
+        self._dir.path()
     }
 
     /// Process id of the agent as seen here.
@@ -172,8 +199,12 @@ impl Agent {
     }
 
     pub fn kill(&self) {
+        self.signal(libc::SIGKILL);
+    }
+
+    pub fn signal(&self, signal: i32) {
         // SAFETY: sends a signal.
-        unsafe { libc::kill(self.pid() as i32, libc::SIGKILL) };
+        unsafe { libc::kill(self.pid() as i32, signal) };
     }
 
     /// Waits until the agent has ended.
@@ -189,6 +220,9 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         self.lifeline = None;
+        if self.contained && self.is_running() {
+            self.signal(libc::SIGTERM);
+        }
         let until = Instant::now() + Duration::from_secs(10);
         while Instant::now() < until {
             if let Ok(Some(_)) = self.child.try_wait() {
@@ -202,6 +236,22 @@ impl Drop for Agent {
             panic!("the agent outlived its lifeline");
         }
     }
+}
+
+/// The agent in mode `container`, not yet started.
+pub fn contained(directory: &std::path::Path, args: &[&str], before: &str) -> Command {
+    let guest =
+        std::env::var("MOLTIS_GUEST").unwrap_or_else(|_| env!("CARGO_BIN_EXE_moltis-guest").to_owned());
+    let mut command = Command::new("unshare");
+    command
+        .args(["--user", "--map-root-user", "--pid", "--fork", "--mount", "--mount-proc", "--kill-child"])
+        .args(["sh", "-c", &format!("{before}\nexec \"$@\""), "sh", &guest, "container", "--socket"])
+        .arg(directory.join("agent.sock"))
+        .args(["--owner", "0"])
+        .args(args)
+        .current_dir(directory)
+        .stdin(Stdio::null());
+    command
 }
 
 /// The host's side of one operation.

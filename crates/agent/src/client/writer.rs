@@ -5,6 +5,7 @@
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -77,6 +78,11 @@ impl FrameWriter {
     /// As [`poll_send`](Self::poll_send).
     pub(crate) async fn send(&mut self, mut outgoing: Outgoing) -> io::Result<()> {
         poll_fn(|cx| self.poll_send(cx, &mut outgoing)).await
+    }
+
+    /// The Unix socket beneath, if it is one.
+    pub(crate) fn socket(&self) -> Option<BorrowedFd<'_>> {
+        self.writer.socket()
     }
 
     /// The stream beneath.

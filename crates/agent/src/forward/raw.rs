@@ -20,6 +20,8 @@ pub struct RawStream {
 impl RawStream {
     pub(crate) fn new(reader: FrameReader, writer: FrameWriter) -> Self {
         let (reader, early) = reader.into_raw();
+        // Copied out, so that a connection which is idle does not keep the buffer of its beginning.
+        let early = Bytes::copy_from_slice(&early);
         Self { early, reader, writer: writer.into_raw() }
     }
 }

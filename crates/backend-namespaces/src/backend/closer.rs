@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use moltis_agent::Closer;
+use moltis_host::process::Process;
+use moltis_host::record::Whereabouts;
 use moltis_sandbox::{Result, SandboxId};
 
 use super::State;
 use crate::error::{Error, long, whole};
-use crate::process::Process;
-use crate::record::{Folder, RunDir, Whereabouts};
+use crate::record::{self, Folder};
 
 /// How long the end of a process is waited for that was killed.
 const KILLED: Duration = Duration::from_secs(10);
@@ -45,9 +46,9 @@ impl Closer for ProcessCloser {
             state.unthrottle(&id, &process);
             drop(lifeline);
             if !process.ends_within(KILLED).await {
-                return Err(Error::DoesNotEnd);
+                return Err(moltis_host::Error::DoesNotEnd.into());
             }
-            let run = RunDir::find(&state.config.data_dir);
+            let run = record::find(&state.config.data_dir);
             let Some(run) = run else { return Ok(()) };
             match run.lock_existing(&id).await? {
                 Some(folder) => long(move || state.clear_away(&id, folder, &process)).await,
@@ -61,7 +62,7 @@ impl Closer for ProcessCloser {
 impl State {
     /// Lets the processes of a sandbox that was killed die as fast as they can. Blocks.
     fn unthrottle(&self, id: &SandboxId, process: &Process) {
-        let record = RunDir::find(&self.config.data_dir).and_then(|run| run.record(id));
+        let record = record::find(&self.config.data_dir).and_then(|run| run.record(id));
         let Some(record) = record.filter(|record| record.pid == process.pid()) else { return };
         if let Some(group) = self.limiter().find(id, &record.groups) {
             group.unthrottle();
@@ -82,7 +83,7 @@ impl State {
                 group.unthrottle();
             }
             if !process.wait_briefly() {
-                return Err(Error::DoesNotEnd);
+                return Err(moltis_host::Error::DoesNotEnd.into());
             }
         }
         match group {
@@ -101,7 +102,7 @@ impl State {
         folder.keep(true);
         let groups = folder.record().map(|record| record.groups).unwrap_or_default();
         self.end_process(id, process, &groups)?;
-        folder.remove()
+        Ok(folder.remove()?)
     }
 
     /// Removes what is left in its folder of a sandbox whose PID 1 was `process` and is over, unless another one of the
@@ -121,7 +122,7 @@ pub fn reap(state: Arc<State>, id: SandboxId, process: &Process) {
     tokio::spawn(async move {
         while !process.ends_within(FOREVER).await {}
         let clear_away = move || {
-            let Some(run) = RunDir::find(&state.config.data_dir) else { return Ok(()) };
+            let Some(run) = record::find(&state.config.data_dir) else { return Ok(()) };
             // Whoever has it does it.
             match run.try_lock_existing(&id)? {
                 Some(folder) => state.clear_away(&id, folder, &process),

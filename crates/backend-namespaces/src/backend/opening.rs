@@ -8,21 +8,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use moltis_agent::UnixTransport;
 use moltis_agent_protocol::launch::{Agent, Identity, Plan, Rlimit};
+use moltis_host::caller::owner_inside;
+use moltis_host::process::{Process, pid_realm};
+use moltis_host::record::Whereabouts;
+use moltis_host::requested::Sources;
+use moltis_host::sources::Judge;
 use moltis_sandbox::{Lifetime, Network, SandboxId, SandboxSpec};
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::State;
 use super::aside::Aside;
-use crate::caller::owner_inside;
 use crate::error::{Error, Result};
 use crate::launch::{self, Child, Descriptors};
 use crate::limits::Group;
 use crate::open::Connector;
-use crate::process::{Process, pid_realm};
-use crate::record::{Folder, Record, RunDir, SOCKET, Whereabouts};
-use crate::root::{self, Facts, Root, Sources};
-use crate::sources::Judge;
-use crate::{place, seccomp};
+use crate::record::{Folder, Record, RunDir, SOCKET};
+use crate::root::{self, Facts, Root};
+use crate::{place, record, seccomp};
 
 /// OOM score adjustment of everything in a sandbox: it goes before anything of the host.
 const OOM_SCORE_ADJ: i32 = 500;
@@ -120,7 +122,7 @@ pub struct Opening {
 impl State {
     /// Judges the spec alone. Blocks.
     pub(super) fn check(&self, spec: &SandboxSpec) -> Result<()> {
-        RunDir::make(&self.config.data_dir)?;
+        record::make(&self.config.data_dir)?;
         let mut spec = spec.clone();
         // Folders of ours are made before they are judged.
         spec.home.take_if(|home| !home.exists());
@@ -140,7 +142,7 @@ impl State {
 
     /// Judges the spec and goes on with [`prepare`](Self::prepare) if nothing is to be waited for. Blocks.
     pub(super) fn begin(&self, spec: &SandboxSpec) -> Result<Prepared> {
-        let run = RunDir::make(&self.config.data_dir)?;
+        let run = record::make(&self.config.data_dir)?;
         let (identity, sources) = self.judge(spec)?;
         let id = spec.id();
         let judged = Judged { sweep: self.is_sweep_due(&run, &id), run, identity, sources };
@@ -157,7 +159,9 @@ impl State {
     pub(super) fn prepare(&self, spec: &SandboxSpec, judged: Judged, mut folder: Folder) -> Result<Prepared> {
         let (running, remains) = match folder.look() {
             // It keeps its folder.
-            Some((record, Whereabouts::Elsewhere)) => return Err(Error::Elsewhere(record.pid)),
+            Some((record, Whereabouts::Elsewhere)) => {
+                return Err(moltis_host::Error::Elsewhere(record.pid).into());
+            }
             Some((record, Whereabouts::Here(process))) => (Some((record, process)), false),
             Some((record, Whereabouts::Over)) => (None, !record.groups.is_empty()),
             None => (None, false),
@@ -258,9 +262,10 @@ impl Opening {
                     Lifetime::Idle(idle) => millis(idle),
                 },
                 owner_uid: owner_inside(&self.identity),
+                egress: !open,
             },
         };
-        let listener = folder.bind_socket()?;
+        let listener = folder.bind_socket(SOCKET)?;
         let child =
             launch::start(helper, &plan, Descriptors { listener, lifeline, cgroup, sources: handles })?;
         // From here on the child builds its root, and all this is done beside it.
@@ -272,7 +277,7 @@ impl Opening {
             watched: !watched.is_empty(),
         };
         if traces.watched {
-            folder.write_watched(&watched)?;
+            record::write_watched(&folder, &watched)?;
         }
         folder.write(&Record {
             pid: child.pid(),

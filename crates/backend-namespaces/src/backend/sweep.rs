@@ -3,10 +3,11 @@
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
+use moltis_host::record::Whereabouts;
 use moltis_sandbox::SandboxId;
 
 use super::State;
-use crate::record::{RunDir, Whereabouts};
+use crate::record::RunDir;
 
 /// How often an open looks for leftovers.
 const EVERY: Duration = Duration::from_secs(60);
@@ -56,5 +57,5 @@ fn is_left(run: &RunDir, id: &SandboxId) -> bool {
         return false;
     }
     let Some(record) = run.record(id) else { return true };
-    run.open(id).is_some_and(|folder| matches!(record.whereabouts(folder), Whereabouts::Over))
+    run.open(id).is_some_and(|folder| matches!(run.whereabouts(&record, folder), Whereabouts::Over))
 }

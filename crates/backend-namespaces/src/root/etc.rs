@@ -3,8 +3,10 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
+use moltis_host::caller::INSIDE_ID;
+use moltis_host::node_proxy;
+
 use super::{Plan, system};
-use crate::caller::INSIDE_ID;
 use crate::landlock::Access;
 
 /// Names in `/etc` that programs need. A `*` at the end stands for any rest.
@@ -93,6 +95,9 @@ pub fn generated(plan: &mut Plan, resolv_conf: &str) {
     );
     plan.file("/etc/resolv.conf", resolv_conf);
     plan.symlink("/etc/mtab", "/proc/self/mounts");
+    plan.allow(node_proxy::FOLDER.as_bytes(), Access::Read);
+    plan.directory(node_proxy::FOLDER, 0o755);
+    plan.file(node_proxy::PATH, node_proxy::TEXT);
 }
 
 #[cfg(test)]

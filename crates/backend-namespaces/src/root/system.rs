@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use moltis_agent_protocol::launch::TargetPolicy;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat2, readlinkat, statat};
+use moltis_host::sources::{Judged, Role, real_path};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, fstat, openat2, readlinkat, statat};
 use rustix::io::Errno;
 
 use super::{NODEV, NOSUID, Plan, READ_ONLY, etc};
 use crate::error::{Error, Result};
 use crate::landlock::Access;
-use crate::sources::{Judged, Role, real_path};
 
 /// Folders of the host that programs live in.
 const FOLDERS: &[&str] =
@@ -146,19 +146,6 @@ fn beneath(directory: &OwnedFd, name: &[u8], flags: OFlags) -> rustix::io::Resul
     openat2(directory, name, flags, Mode::empty(), ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS)
 }
 
-/// Names in a directory that is open as a path only.
-pub fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
-    let cannot = || Error::system::<Errno>("a directory cannot be read");
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let readable = rustix::fs::openat(directory, ".", flags, Mode::empty()).map_err(cannot())?;
-    let mut names = Vec::new();
-    for entry in Dir::new(readable).map_err(cannot())? {
-        let entry = entry.map_err(cannot())?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            names.push(name.to_vec());
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
+fn names(directory: impl AsFd) -> Result<Vec<Vec<u8>>> {
+    moltis_agent::dangerous::protect::names(directory).map_err(Error::system("a directory cannot be read"))
 }

@@ -115,6 +115,7 @@ fn elsewhere(word: &str) -> Option<&'static str> {
         "logs" => "`moltis process output` shows what a background command printed",
         "status" | "info" | "doctor" => "`moltis sandbox status` shows the backends",
         "explain" => "`moltis sandbox explain` says what would happen",
+        "allow" | "deny" | "audit" | "pending" => "`moltis network` has them",
         "prune" => "`moltis sandbox prune` removes what is left of sandboxes",
         "create" | "new" => "`moltis exec --session KEY` makes a session",
         "init" => "`moltis config init` writes a first configuration",

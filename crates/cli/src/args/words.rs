@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use moltis_egress::{Action, Protocol};
 use moltis_sandbox::{BackendName, Network};
 
 /// Takes any text and names the words that it should be.
@@ -19,6 +20,13 @@ pub const NETWORKS: Words = Words(|| Network::ALL.map(Network::as_str).to_vec())
 pub const SWITCH: Words = Words(|| vec!["on", "off"]);
 /// What happens to a domain on neither list.
 pub const ON_UNKNOWN: Words = Words(|| vec!["deny", "ask"]);
+
+/// How a program asked the proxy.
+pub const PROTOCOLS: Words = Words(|| Protocol::ALL.map(Protocol::as_str).to_vec());
+/// What the proxy said.
+pub const ACTIONS: Words = Words(|| Action::ALL.map(Action::as_str).to_vec());
+/// How entries are exported.
+pub const FORMATS: Words = Words(|| vec!["jsonl", "csv"]);
 
 impl TypedValueParser for Words {
     type Value = String;

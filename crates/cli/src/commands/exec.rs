@@ -24,6 +24,9 @@ pub async fn run(global: &Global, args: args::Exec) -> Result<i32, Failure> {
     let overrides = flags::overrides(&args.sandbox)?;
     let session = place::session(&args.session, overrides.clone())?;
     let cap = flag("--max-output", args.max_output.as_deref(), moltis_config::parse_size)?;
+    if !args.json {
+        place::tell_questions(&runtime, args.tty);
+    }
     // Signals are caught before anything starts, so that none can leave it behind.
     let mut signals = Signals::catch().map_err(Failure::runtime)?;
     let mut place = match Place::open(&runtime, overrides, session, &mut signals).await? {

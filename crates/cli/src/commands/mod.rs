@@ -7,6 +7,7 @@ mod exec;
 mod explain;
 mod files;
 mod history;
+mod network;
 mod process;
 mod sandbox;
 mod session;
@@ -49,6 +50,10 @@ pub async fn run(cli: Cli) -> Result<i32, Failure> {
         Command::Sandbox(command) => {
             let json = command.json();
             Box::pin(sandbox::run(&global, command)).await.map_err(|failure| failure.in_json(json))
+        }
+        Command::Network(command) => {
+            let json = command.json();
+            Box::pin(network::run(&global, command)).await.map_err(|failure| failure.in_json(json))
         }
         Command::Config(command) => config::run(&global, &command),
     }

@@ -1,6 +1,7 @@
 //! `moltis sandbox`: the backends and what they keep, and the sandboxes that there are.
 
 mod ends;
+mod images;
 
 use std::fmt::Write as _;
 
@@ -24,6 +25,10 @@ pub async fn run(global: &Global, command: args::Sandbox) -> Result<i32, Failure
         args::Sandbox::Rm(args) => ends::remove(&runtime, &args).await,
         args::Sandbox::Prune(args) => ends::prune(&runtime, &args).await,
         args::Sandbox::Disk(args) => disk(&runtime, args.json).await,
+        args::Sandbox::Build(args) => images::build(&runtime, &args).await,
+        args::Sandbox::List(args) => images::list(&runtime, &args).await,
+        args::Sandbox::Remove(args) => images::remove(&runtime, &args).await,
+        args::Sandbox::Clean(args) => images::clean(&runtime, &args).await,
     }
 }
 
@@ -59,6 +64,10 @@ fn short(id: &moltis_sandbox::SandboxId) -> &str {
     &id.as_str()[..12]
 }
 
+fn images_of(count: u64) -> String {
+    if count == 1 { "1 image".to_owned() } else { format!("{count} images") }
+}
+
 async fn disk(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
     let disk = runtime.disk().await?;
     if json {
@@ -73,6 +82,15 @@ async fn disk(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
             vec![part.name.to_owned(), render::size(part.usage.bytes), entries, path]
         })
         .collect();
+    rows.extend(disk.images.iter().map(|used| {
+        let what = format!("images in {}", used.backend);
+        vec![
+            what,
+            render::size(used.bytes),
+            images_of(used.images),
+            "shared layers counted for each".to_owned(),
+        ]
+    }));
     let (free, floor) = (render::size(disk.free_bytes), render::size(disk.floor_bytes));
     rows.push(vec!["free".to_owned(), free, format!("no new command below {floor}")]);
     let printed = output::print(&render::table(&rows))?;
@@ -92,9 +110,15 @@ async fn status(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
         Ok(warning) => warning,
         Err(error) => Some(error.diagnosis().clone()),
     };
+    let (upstream, wrong) = match runtime.upstream() {
+        Ok(upstream) => (upstream, None),
+        Err(error) => (None, Some(error.diagnosis().clone())),
+    };
+    let warnings: Vec<_> = warning.into_iter().chain(wrong).collect();
     if json {
-        let warnings: Vec<_> = warning.into_iter().collect();
-        return output::print_json(&serde_json::json!({ "backends": backends, "warnings": warnings }));
+        return output::print_json(&output::present(serde_json::json!({
+            "backends": backends, "upstream": upstream, "warnings": warnings,
+        })));
     }
     let mut text = String::new();
     let is_absent =
@@ -107,17 +131,28 @@ async fn status(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "○ not part of this version: {}", absent.join(", "));
     }
+    if let Some(upstream) = upstream {
+        let upstream = render::one_line(&upstream);
+        let _ = writeln!(text, "network trusted goes on through {upstream}, which resolves the names");
+    }
     let printed = output::print(&text)?;
-    warning.iter().for_each(render::warning);
+    warnings.iter().for_each(render::warning);
     Ok(printed)
 }
 
 fn describe(text: &mut String, status: &BackendStatus) {
     // Writing to a String cannot fail.
+    if let Some(failed) = &status.failed_over {
+        let why = render::one_line(&failed.why.message);
+        let _ = writeln!(text, "! {} failed: {why}; {} took over until a restart", failed.from, failed.to);
+    }
     if let Some(details) = &status.details {
         let _ = writeln!(text, "● {}  usable  {}", status.backend, render::one_line(&details.version));
         for note in &details.notes {
             let _ = writeln!(text, "  {}", render::one_line(note));
+        }
+        for left in &details.left_off {
+            let _ = writeln!(text, "  left off: {}: {}", left.key, render::one_line(&left.reason));
         }
         let rows: Vec<_> = promises(&details.guarantees)
             .map(|(name, promise)| match promise {
@@ -160,6 +195,11 @@ fn promises(guarantees: &Guarantees) -> impl Iterator<Item = (&'static str, &Pro
         managed_files,
         adopt,
         images,
+        rootfs,
+        runtime,
+        gpus,
+        host_podman,
+        nested_podman,
     } = guarantees;
     [
         ("files isolated", filesystem),
@@ -179,6 +219,11 @@ fn promises(guarantees: &Guarantees) -> impl Iterator<Item = (&'static str, &Pro
         ("managed files", managed_files),
         ("found again after a restart", adopt),
         ("images", images),
+        ("root directory", rootfs),
+        ("OCI runtime", runtime),
+        ("GPUs", gpus),
+        ("host's Podman", host_podman),
+        ("nested Podman", nested_podman),
     ]
     .into_iter()
 }

@@ -79,7 +79,7 @@ fn overridden(session: &Session) -> Vec<(&'static str, String)> {
         }),
     );
     add("idle-ttl", set.idle_ttl_secs.map(|seconds| write_duration(Duration::from_secs(seconds))));
-    let list = |list: &Vec<moltis_config::value::domain::DomainPattern>| {
+    let list = |list: &Vec<moltis_sandbox::DomainPattern>| {
         list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
     };
     add("trusted-domains", set.trusted_domains.as_ref().map(list));

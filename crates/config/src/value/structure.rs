@@ -1,10 +1,10 @@
 //! Values with parts: mounts, WASI commands, GPUs.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
 use std::path::{Component, Path, PathBuf};
 
+pub use moltis_sandbox::Gpus;
 use moltis_sandbox::{Mount, MountMode};
 use toml_edit::{Item, TableLike, Value};
 
@@ -211,24 +211,6 @@ impl Format for Commands {
             .iter()
             .map(|(name, path)| format!("{} = {}", quote(name), quote(&path.to_string_lossy())));
         format!("{{ {} }}", each.collect::<Vec<_>>().join(", "))
-    }
-}
-
-/// Which GPUs a container gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Gpus {
-    /// Every one.
-    All,
-    /// These, by index or UUID; never empty.
-    Ids(Vec<String>),
-}
-
-impl fmt::Display for Gpus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("all"),
-            Self::Ids(ids) => f.write_str(&ids.join(",")),
-        }
     }
 }
 

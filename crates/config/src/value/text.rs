@@ -37,6 +37,10 @@ impl Text for Package {
         }
         let first = text.bytes().next().is_some_and(|b| b.is_ascii_alphanumeric());
         let others = text.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-._".contains(&b));
+        if text.ends_with('-') {
+            // To apt that is the wish to remove it.
+            return Err(InvalidValue::malformed(text, "a package name", "none ends with a hyphen"));
+        }
         if first && others && text.len() <= 128 {
             return Ok(text.to_owned());
         }

@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 
 use super::End;
 use super::running::JUST_OPENED;
+use crate::legacy::LegacyContainer;
 use crate::runtime::Runtime;
 use crate::store::{Gone, Session, StoreError};
 
@@ -54,6 +55,8 @@ pub struct Pruned {
     pub removed: Vec<SandboxId>,
     /// Sandboxes that stay because something runs in them, or because their session may come back.
     pub kept: u32,
+    /// What an earlier program left in an engine, with its label, and what was therefore removed too.
+    pub legacy: Vec<LegacyContainer>,
 }
 
 impl Runtime {
@@ -118,7 +121,7 @@ impl Runtime {
     /// # Errors
     /// Those of the store. What cannot be removed now is kept.
     pub async fn prune(&self, idle: bool) -> Result<Pruned> {
-        let mut pruned = Pruned::default();
+        let mut pruned = Pruned { legacy: self.discard_legacy().await, ..Pruned::default() };
         for info in self.sandboxes().await? {
             let removed = match &info.session {
                 Some(key) => self.prune_known(key, idle).await,

@@ -106,11 +106,15 @@ impl Runtime {
             }
             held = Some(lock);
         }
+        // One that cannot be asked is no reason to leave it where it is.
+        let mut failed = None;
         for backend in self.registry().all().to_vec() {
-            backend.remove(id).await?;
+            if let Err(error) = backend.remove(id).await {
+                failed.get_or_insert(error);
+            }
         }
         drop(held);
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     /// Makes room: forgets a sandbox that is written down and dead, else ends the one that was longest unused and is

@@ -98,6 +98,9 @@ pub enum StoreError {
     /// As many sandboxes as `max_sandboxes` allows are there.
     #[error("{0} sandboxes are there, which is as many as `max_sandboxes` allows")]
     TooMany(u64),
+    /// As many rules of the network are there as can be.
+    #[error("{0} rules of the network are there, which is as many as there can be")]
+    TooManyRules(usize),
     /// A session has a sandbox still.
     #[error("the session has a sandbox")]
     HasSandbox,
@@ -164,6 +167,7 @@ impl StoreError {
             Self::Stopped => "store-stopped",
             Self::Override { .. } => "override-invalid",
             Self::TooMany(_) => "max-sandboxes",
+            Self::TooManyRules(_) => "network-rules-full",
             Self::HasSandbox => "session-has-sandbox",
             Self::NoSession => "session-gone",
             Self::SandboxChanged => "sandbox-changed",
@@ -187,7 +191,11 @@ impl StoreError {
             Self::Busy(_) => told.fix("try again; `fuser` names the processes that have it open"),
             Self::Corrupt { kept: Some(kept), cause, .. } => told
                 .cause(cause)
-                .fix(format!("it is kept as {}; run again to begin a new one", kept.display())),
+                .fix(format!(
+                    "it is kept as {}; run again to begin a new one, in which sessions set nothing and nothing is allowed \
+                     or denied for good",
+                    kept.display()
+                )),
             Self::Corrupt { kept: None, cause, .. } => {
                 told.cause(cause).fix("end the other Moltis processes of this data directory and run again")
             }
@@ -200,6 +208,7 @@ impl StoreError {
             Self::TooMany(_) => told
                 .cause("all of them are in use")
                 .fix("end one (`moltis sandbox ps` lists them), or raise `max_sandboxes`"),
+            Self::TooManyRules(_) => told.fix("remove some (`moltis network rules` lists them)"),
             Self::HasSandbox => told.fix("end the sandbox first: `moltis sandbox rm`"),
             Self::SandboxChanged | Self::SessionBusy(_) => told.fix("try again"),
             Self::NoSession => told.cause("it was removed meanwhile").fix("try again: a new one is made"),
@@ -218,6 +227,7 @@ impl From<StoreError> for Error {
             | StoreError::Owner { .. }
             | StoreError::Exposed(_)
             | StoreError::TooMany(_)
+            | StoreError::TooManyRules(_)
             | StoreError::HasSandbox => Self::Refused(told),
             StoreError::Override { .. } => Self::Invalid(told),
             _ => Self::Unavailable(told),

@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-use moltis_config::value::domain::DomainPattern;
 use moltis_config::value::image::ImageReference;
 use moltis_config::value::secret::Secret;
 use moltis_config::words::{BackendChoice, OnUnknown};
-use moltis_sandbox::{MountMode, Network};
+use moltis_sandbox::{DomainPattern, MountMode, Network};
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 

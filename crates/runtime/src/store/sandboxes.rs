@@ -123,7 +123,7 @@ impl ToSql for Gone {
 pub struct Judged {
     /// Hash of everything that the judgement depended on.
     pub settings: String,
-    /// The word that the backend was chosen by: `auto`, or its name.
+    /// How the backend was chosen: `auto` or its name, and which failed backends it stands in for.
     pub choice: String,
     /// Built-in defaults that are not kept.
     pub not_enforced: Vec<NotEnforced>,

@@ -180,7 +180,7 @@ impl Database {
         })
     }
 
-    /// Forgets a session with its history; `false` when there is none.
+    /// Forgets a session with its history and all that was said about it; `false` when there is none.
     ///
     /// # Errors
     /// `HasSandbox` while one is written down for it.
@@ -191,12 +191,13 @@ impl Database {
                 return Err(StoreError::HasSandbox.into());
             }
             t.prepare_cached("DELETE FROM sessions WHERE id = ?1")?.execute([session.number.0])?;
+            super::approvals::forget(t, key)?;
             Ok(true)
         })
     }
 }
 
-fn find(connection: &Connection, key: &SessionKey) -> rusqlite::Result<Option<Session>> {
+pub(super) fn find(connection: &Connection, key: &SessionKey) -> rusqlite::Result<Option<Session>> {
     let mut query = connection.prepare_cached(&format!("SELECT {COLUMNS} WHERE s.key = ?1"))?;
     query.query_row([key.as_str()], read).optional()
 }

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-use moltis_config::value::domain::{Domain, DomainPattern};
+use moltis_config::value::domain::Domain;
 use moltis_config::value::image::ImageReference;
 use moltis_config::value::{Context, Text};
 use moltis_config::words::{BackendChoice, OnUnknown, Words};
 use moltis_config::{InvalidValue, parse_image};
+use moltis_sandbox::DomainPattern;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A value that is written as one string.

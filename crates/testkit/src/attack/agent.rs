@@ -92,7 +92,11 @@ async fn read_control(_ctx: &Ctx) -> Result<Control, Fail> {
 
 async fn socket_inside(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
-    all_stopped(&inside(&place, &["find-agent-socket"]).await?)?;
+    // A container's agent can only be reached by a socket that lies inside. It takes connections from there, and must
+    // end every one of them before a word is said.
+    let probe = if ctx.has_image() { "talk-to-agent" } else { "find-agent-socket" };
+    all_stopped(&inside(&place, &[probe]).await?)?;
+    ensure_eq!(place.out("echo alive").await?, "alive\n", "afterwards");
     Ok(Verdict::Pass)
 }
 

@@ -1,6 +1,6 @@
 //! Reaching for the host: its files, devices, sockets, settings, and what a former command planted.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -137,15 +137,47 @@ fn refs(calls: &[String]) -> Vec<&str> {
 async fn host_home(ctx: &Ctx) -> Result<Verdict, Fail> {
     let secrets = Secrets::plant(ctx)?;
     let place = ctx.place().await?;
+    if !place.processes {
+        return host_home_by_shell(&place, &secrets).await;
+    }
     all_stopped(&inside(&place, &refs(&secrets.calls(""))).await?)?;
     let mut fixed =
         vec!["read-file=/etc/shadow", "read-file=/root/.bashrc", "read-file=/proc/1/root/etc/shadow"];
-    fixed.extend([
-        "read-file=/boot/System.map",
-        "read-file=/var/log/dpkg.log",
-        "read-file=/var/lib/dpkg/status",
-    ]);
+    let system = ["/boot/System.map", "/var/log/dpkg.log", "/var/lib/dpkg/status"];
+    let calls = system.map(|path| format!("read-file={path}"));
+    if ctx.has_image() {
+        // An image has a system of its own, which may be read. What must not be read is the host's.
+        for path in system {
+            let Ok(own) = std::fs::metadata(path) else { continue };
+            let own = format!("{} {} {}", own.ino(), own.size(), own.mtime());
+            let shown = place.out(format!("stat -Lc '%i %s %Y' {path} 2>/dev/null; :")).await?;
+            ensure!(shown.trim() != own, "{path} is the host's");
+        }
+    } else {
+        fixed.extend(calls.iter().map(String::as_str));
+    }
     all_stopped(&inside(&place, &fixed).await?)?;
+    Ok(Verdict::Pass)
+}
+
+/// The same where no program of the machine's can run.
+async fn host_home_by_shell(place: &Place, secrets: &Secrets) -> Result<Verdict, Fail> {
+    for path in &secrets.0 {
+        let (path, name) = (path.display(), path.file_name().unwrap_or_default().to_string_lossy());
+        let ups = "../".repeat(12);
+        let line = format!(
+            "for at in {path} /proc/1/root{path} /proc/self/root{path} {ups}{path} /proc/self/cwd/{ups}{path}; do \
+             cat $at; ln -s $at l; cat l; rm l; cp $at c; cat c; . $at; read x <$at; echo $x; done 2>&1; \
+             find / -name {name} 2>/dev/null; ls -d /proc/[0-9]*/root 2>/dev/null; echo over"
+        );
+        let text = place.out(line).await?;
+        ensure!(!text.contains("secret of the host"), "{path} was read: {text}");
+        let found = text.lines().any(|line| line.ends_with(&*name) && line.starts_with('/'));
+        ensure!(!found, "{path} shows: {text}");
+    }
+    for path in ["/etc/shadow", "/root/.bashrc", "/var/lib/dpkg/status"] {
+        ensure!(place.sh(format!("cat {path}")).await?.outcome.exit_code() != 0, "{path} was read");
+    }
     Ok(Verdict::Pass)
 }
 

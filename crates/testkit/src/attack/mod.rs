@@ -2,6 +2,7 @@
 //! a real one, and inside the sandbox, where every part of it must be stopped.
 
 pub mod agent;
+pub mod egress;
 pub mod host;
 pub mod kernel;
 pub mod resources;
@@ -22,11 +23,12 @@ const ANYWHERE: [&str; 4] = [
     "attack.output-flood",
 ];
 
-const PROBES: &str = include_str!("probes.py");
+const PROBES: &str =
+    concat!(include_str!("probes.py"), include_str!("egress/probes.py"), include_str!("main.py"));
 
 /// Every attack, in the order of the matrix.
 pub fn all() -> Vec<Case> {
-    let all = [host::cases(), kernel::cases(), agent::cases(), resources::cases()].concat();
+    let all = [host::cases(), kernel::cases(), agent::cases(), resources::cases(), egress::cases()].concat();
     // Where nothing is isolated most of them would be attacks on this machine.
     let needs = |case: Case| match ANYWHERE.contains(&case.id) {
         true => case,

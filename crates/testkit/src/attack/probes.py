@@ -652,24 +652,36 @@ def connect_tcp(address):
 
 
 @probe
+def talk_to_agent(_):
+    """Every socket that this place knows by name: whether whoever listens says or takes anything."""
+    served = []
+    names = socket_names()
+    for name in names:
+        s = socket.socket(socket.AF_UNIX)
+        s.settimeout(3)
+        try:
+            s.connect("\0" + name[1:] if name.startswith("@") else name)
+        except OSError:
+            continue
+        try:
+            # Longer than any first message, so that one that waits for its end has it.
+            s.sendall(b"\x00\x00\x00\x08" + b"\x01" * 4096)
+            said = s.recv(20)
+            if said:
+                served.append("%s said %r" % (name, said))
+        except socket.timeout:
+            served.append("%s keeps the connection" % name)
+        except OSError:
+            pass
+    if not served:
+        raise Stopped("%d names, none says anything" % len(names))
+    return ", ".join(served)
+
+
+@probe
 def find_agent_socket(_):
     """Every socket that this place knows by name, and the agent's own by its number."""
-    names = set()
-    with open("/proc/net/unix") as f:
-        for line in f.readlines()[1:]:
-            fields = line.split()
-            if len(fields) > 7:
-                names.add(fields[7])
-    for folder, folders, files in os.walk("/"):
-        if folder == "/":
-            folders[:] = [f for f in folders if f not in ("proc", "sys")]
-        for name in files:
-            path = os.path.join(folder, name)
-            try:
-                if stat.S_ISSOCK(os.lstat(path).st_mode):
-                    names.add(path)
-            except OSError:
-                pass
+    names = socket_names()
     connected = []
     for name in names:
         for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET, socket.SOCK_DGRAM):
@@ -682,6 +694,26 @@ def find_agent_socket(_):
     if not connected:
         raise Stopped("%d names, none takes connections" % len(names))
     return ", ".join(connected)
+
+
+def socket_names(besides=()):
+    names = set()
+    with open("/proc/net/unix") as f:
+        for line in f.readlines()[1:]:
+            fields = line.split()
+            if len(fields) > 7:
+                names.add(fields[7])
+    for folder, folders, files in os.walk("/"):
+        if folder == "/":
+            folders[:] = [f for f in folders if f not in ("proc", "sys") + besides]
+        for name in files:
+            path = os.path.join(folder, name)
+            try:
+                if stat.S_ISSOCK(os.lstat(path).st_mode):
+                    names.add(path)
+            except OSError:
+                pass
+    return names
 
 
 # -- terminals -----------------------------------------------------------------------------------------------------
@@ -823,47 +855,3 @@ def kill_everything(setting):
     if os.waitstatus_to_exitcode(status) != 0:
         raise Stopped("status %d" % status)
     return "everything in the namespace was killed"
-
-
-# -- main ----------------------------------------------------------------------------------------------------------
-
-def run(name, argument):
-    reader, writer = os.pipe()
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        global REPORT
-        os.close(reader)
-        REPORT = writer
-        try:
-            text = "REACHED " + str(PROBES[name](argument))
-        except Stopped as e:
-            text = "STOPPED %s" % e
-        except OSError as e:
-            text = "STOPPED %s (%s)" % (errno.errorcode.get(e.errno, e.errno), e.strerror)
-        except MemoryError:
-            text = "STOPPED no memory"
-        except BaseException as e:
-            text = "BROKEN %s: %s" % (type(e).__name__, e)
-        os.write(writer, text.replace("\n", " ").encode()[:2000])
-        os._exit(0)
-    os.close(writer)
-    text = b""
-    while True:
-        part = os.read(reader, 4096)
-        if not part:
-            break
-        text += part
-    os.close(reader)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        text = b"STOPPED signal %d" % os.WTERMSIG(status)
-    print(name, (text or b"BROKEN silent").decode(errors="replace"), flush=True)
-
-
-for item in sys.argv[1:]:
-    name, _, argument = item.partition("=")
-    if name not in PROBES:
-        print(name, "BROKEN no such probe", flush=True)
-        continue
-    run(name, argument)

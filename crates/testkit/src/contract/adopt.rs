@@ -12,7 +12,7 @@ use moltis_sandbox::exec::TerminalSize;
 use moltis_sandbox::{Activity, Backend, Ending, MountMode, SandboxId, SandboxSpec, Status};
 
 use super::background::{background, look};
-use super::lifetime::{LONG, runs};
+use super::lifetime::{LONG, found_with_commands, runs};
 use crate::run::{eventually, shell};
 use crate::{Case, Ctx, Fail, Place, Verdict, case, ensure, ensure_eq, fail, tree};
 
@@ -24,12 +24,12 @@ pub(super) fn cases() -> Vec<Case> {
         case!("adopt.temporary", temporary),
         case!("adopt.waits-for-nobody", waits_for_nobody),
         case!("adopt.garbage", garbage).limit(60),
-        case!("find.whatever-spec", whatever_spec).law(8),
         case!("find.nothing-there", nothing_to_find),
         case!("find.not-another-backends", not_another_backends).law(7),
     ];
     let mut all: Vec<Case> =
         of_sessions.into_iter().map(|case| case.needs(|promised| &promised.adopt)).collect();
+    all.push(case!("find.whatever-spec", whatever_spec).law(8).needs(found_with_commands));
     all.push(case!("activity.counts-what-runs", counts));
     all.push(case!("activity.idle-grows", idle_grows));
     all

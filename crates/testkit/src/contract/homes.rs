@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use moltis_sandbox::files::WriteOptions;
-use moltis_sandbox::{Error, Lifetime, Mount, MountMode, Origin, SandboxSpec, Setting, judge};
+use moltis_sandbox::{Error, Mount, MountMode, Origin, Setting, judge};
 
 use crate::{Case, Ctx, Fail, Verdict, case, ensure, ensure_eq, fail};
 
@@ -38,7 +38,7 @@ async fn outlive(ctx: &Ctx) -> Result<Verdict, Fail> {
 }
 
 async fn none(ctx: &Ctx) -> Result<Verdict, Fail> {
-    let mut spec = SandboxSpec::new(ctx.key(), Lifetime::Ephemeral);
+    let mut spec = ctx.bare();
     for _ in 0..2 {
         let place = ctx.open(&spec).await?;
         ensure_eq!(place.out("ls -A ~; echo x >~/f; cat ~/f").await?, "x\n", "a home of its own, empty");
@@ -54,6 +54,8 @@ async fn owned(ctx: &Ctx) -> Result<Verdict, Fail> {
     let home = spec.home.clone().unwrap_or_default();
     std::fs::write(home.join("from-host"), "h")?;
     std::fs::set_permissions(home.join("from-host"), std::fs::Permissions::from_mode(0o600))?;
+    // Where no ids can be mapped, the home is the sandbox's user's, and what root puts into it has to be given along.
+    ctx.give(&home.join("from-host"))?;
     ensure_eq!(
         place.out("cat ~/from-host; echo i >~/from-inside; mkdir ~/d; : >~/d/f").await?,
         "h",
@@ -126,6 +128,7 @@ const REPLACING: WriteOptions = WriteOptions { mode: None, overwrite: true, pare
 async fn writable(ctx: &Ctx) -> Result<Verdict, Fail> {
     let source = ctx.folder("work")?;
     std::fs::write(source.join("f"), "before")?;
+    ctx.give(&source.join("f"))?;
     let spec = ctx.spec_with_workspace(&source, MountMode::Rw)?;
     let place = ctx.open(&spec).await?;
     place.out("cat f >g; echo after >f; mkdir d; echo deep >d/x; printf '#!/bin/sh\\necho ran\\n' >run; chmod +x run; ./run >ran").await?;
@@ -134,7 +137,7 @@ async fn writable(ctx: &Ctx) -> Result<Verdict, Fail> {
     }
     // What is made there is the caller's, so that the caller can go on with it.
     let owner = std::fs::metadata(source.join("g"))?.uid();
-    ensure_eq!(owner, rustix::process::geteuid().as_raw(), "owner of a new file");
+    ensure_eq!(owner, ctx.writer(), "owner of a new file");
     Ok(Verdict::Pass)
 }
 
@@ -144,6 +147,10 @@ async fn protected(ctx: &Ctx) -> Result<Verdict, Fail> {
     std::fs::write(source.join(".git/config"), "config")?;
     std::fs::write(source.join(".envrc"), "envrc")?;
     std::fs::write(source.join("plain"), "plain")?;
+    // All of it is theirs, so that nothing but the protection keeps them from it.
+    for name in [".git", ".git/hooks", ".git/config", ".envrc", "plain"] {
+        ctx.give(&source.join(name))?;
+    }
     let mut spec = ctx.spec_with_workspace(&source, MountMode::Rw)?;
     spec.workspace_protect = [".git/hooks", ".git/config", ".envrc"].map(str::to_owned).to_vec();
     let place = ctx.open(&spec).await?;
@@ -237,6 +244,8 @@ async fn managed_files(ctx: &Ctx) -> Result<Verdict, Fail> {
         let files = ctx.folders.data.join(format!("files-{mode:?}"));
         std::fs::create_dir(&files)?;
         std::fs::write(files.join("f"), "managed")?;
+        ctx.give(&files)?;
+        ctx.give(&files.join("f"))?;
         let mut spec = ctx.spec()?;
         // What a former session may have planted in its home must not lead the mount astray.
         let outside = ctx.folder("outside")?;
@@ -274,6 +283,8 @@ async fn by_variable(ctx: &Ctx) -> Result<Verdict, Fail> {
         let files = ctx.folders.data.join(format!("files-{mode:?}"));
         std::fs::create_dir(&files)?;
         std::fs::write(files.join("f"), "managed")?;
+        ctx.give(&files)?;
+        ctx.give(&files.join("f"))?;
         let mut spec = ctx.spec()?;
         spec.managed_files =
             Some(Mount { source: files.clone(), target: "/home/sandbox/files".into(), mode });

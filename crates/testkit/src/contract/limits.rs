@@ -5,7 +5,7 @@ use std::time::Duration;
 use moltis_sandbox::{Ending, Origin, Promise, Setting, judge};
 
 use crate::run::shell;
-use crate::{Case, Ctx, Fail, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Place, Verdict, case, ensure, ensure_eq, fail};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -64,7 +64,12 @@ async fn defaults(ctx: &Ctx) -> Result<Verdict, Fail> {
 }
 
 /// Takes so many MiB and says so.
-fn eater(mib: u32) -> String {
+fn eater(place: &Place, mib: u32) -> String {
+    if !place.processes {
+        // A shell's variable is there several times while it is made.
+        let mib = mib / 3;
+        return format!("x=$(head -c {mib}M /dev/zero | tr '\\0' x); echo had");
+    }
     format!("python3 -c 'b=bytearray({mib}<<20); b[::4096]=b\"x\"*len(b[::4096]); print(\"had\")'")
 }
 
@@ -75,8 +80,8 @@ async fn memory(ctx: &Ctx) -> Result<Verdict, Fail> {
         return Ok(Verdict::Declared(reason));
     }
     let place = ctx.open(&spec).await?;
-    ensure_eq!(place.out(eater(24)).await?, "had\n", "within the limit");
-    let ran = place.sh(eater(200)).await?;
+    ensure_eq!(place.out(eater(&place, 24)).await?, "had\n", "within the limit");
+    let ran = place.sh(eater(&place, 200)).await?;
     ensure!(
         !ran.text().contains("had") && ran.outcome.exit_code() != 0,
         "200 MiB under a limit of 96: {ran:?}"
@@ -94,12 +99,30 @@ async fn memory_together(ctx: &Ctx) -> Result<Verdict, Fail> {
     }
     let place = ctx.open(&spec).await?;
     // Six of 40 MiB, each well below the limit; together they are not.
-    let line = format!(
-        "cd {}; for i in 1 2 3 4 5 6; do (python3 -c 'b=bytearray(40<<20); b[::4096]=b\"x\"*len(b[::4096]); import time; \
-         time.sleep(3); open(\"kept\",\"a\").write(\"x\")' 2>/dev/null) & done; wait; cat kept 2>/dev/null | wc -c",
-        place.tmp
-    );
-    let ran = place.sh(line).await?;
+    let ran = if place.processes {
+        let line = format!(
+            "cd {}; for i in 1 2 3 4 5 6; do (python3 -c 'b=bytearray(40<<20); b[::4096]=b\"x\"*len(b[::4096]); import time; \
+             time.sleep(3); open(\"kept\",\"a\").write(\"x\")' 2>/dev/null) & done; wait; cat kept 2>/dev/null | wc -c",
+            place.tmp
+        );
+        place.sh(line).await?
+    } else {
+        // Each is a command: one that goes beyond the limit ends with all that it is.
+        let line = format!(
+            "x=$(head -c 40M /dev/zero | tr '\\0' x); sleep 3; printf x >>{0}; echo ${{#x}}",
+            place.path("kept")
+        );
+        let runs = (0..6).map(|_| place.sh(line.as_str()));
+        for ran in futures_util::future::join_all(runs).await {
+            let ran = ran?;
+            let length = (40 << 20).to_string();
+            ensure!(
+                ran.outcome.out_of_memory || ran.text().trim() == length,
+                "neither kept nor ended: {ran:?}"
+            );
+        }
+        place.sh(format!("cat {} 2>/dev/null | wc -c", place.path("kept"))).await?
+    };
     // Whoever is killed for another's sake had its memory for a while: what counts is who still has it.
     let kept: u32 = ran.text().trim().parse().unwrap_or(6);
     ensure!(kept < 4, "{kept} of six kept their 40 MiB under a limit of 128: {ran:?}");

@@ -3,6 +3,7 @@
 pub mod adopt;
 pub mod background;
 pub mod concurrency;
+pub mod egress;
 pub mod ends;
 pub mod exec;
 pub mod files;
@@ -33,6 +34,7 @@ pub fn all() -> Vec<Case> {
         adopt::cases(),
         forward::cases(),
         network::cases(),
+        egress::cases(),
         limits::cases(),
         concurrency::cases(),
         secrets::cases(),

@@ -1,9 +1,10 @@
 //! `moltis sandbox stop`, `rm` and `prune`: ending sandboxes that were named, and those that are of no use.
 
 use std::ffi::OsStr;
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _};
 
-use moltis_runtime::{Runtime, SandboxInfo, Stopped};
-use moltis_sandbox::{Diagnosis, SandboxId, SessionKey};
+use moltis_runtime::{LegacyContainer, Runtime, SandboxInfo, Stopped};
+use moltis_sandbox::{Diagnosis, Legacy, SandboxId, SessionKey};
 use serde_json::{Map, Value, json};
 
 use super::short;
@@ -68,13 +69,76 @@ pub async fn remove(runtime: &Runtime, args: &args::Names) -> Result<i32, Failur
 /// `moltis sandbox prune`.
 pub async fn prune(runtime: &Runtime, args: &args::Prune) -> Result<i32, Failure> {
     let pruned = runtime.prune(args.idle).await?;
+    let likely = if args.legacy { likely(runtime, args).await? } else { Likely::default() };
     if args.json {
         let removed: Vec<_> = pruned.removed.iter().map(|id| json!({ "sandboxId": id })).collect();
-        return output::print_json(&json!({ "removed": removed, "kept": pruned.kept }));
+        let mut told = json!({ "removed": removed, "kept": pruned.kept });
+        let legacy: Vec<_> = pruned.legacy.iter().chain(&likely.removed).collect();
+        if args.legacy || !legacy.is_empty() {
+            told["legacyRemoved"] = json!(legacy);
+            told["legacyKept"] = json!(likely.kept);
+        }
+        return output::print_json(&told);
     }
     let mut text: String = pruned.removed.iter().map(|id| format!("removed {}\n", short(id))).collect();
+    for found in pruned.legacy.iter().chain(&likely.removed) {
+        text.push_str(&format!("removed {}\n", line(found)));
+    }
+    if !likely.asked {
+        likely.kept.iter().for_each(|found| text.push_str(&format!("kept {}\n", line(found))));
+    }
     text.push_str(&format!("{} removed, {} kept\n", pruned.removed.len(), pruned.kept));
+    if !likely.kept.is_empty() && !likely.asked {
+        text.push_str("`moltis sandbox prune --legacy --yes` removes those that merely have such a name\n");
+    }
     output::print(&text)
+}
+
+/// Containers that merely have a likely name, and what became of them.
+#[derive(Default)]
+struct Likely {
+    removed: Vec<LegacyContainer>,
+    kept: Vec<LegacyContainer>,
+    /// Whether a person has seen them and said no.
+    asked: bool,
+}
+
+async fn likely(runtime: &Runtime, args: &args::Prune) -> Result<Likely, Failure> {
+    let found: Vec<_> =
+        runtime.legacy().await.into_iter().filter(|found| !found.legacy.ours_by_label).collect();
+    if found.is_empty() {
+        return Ok(Likely::default());
+    }
+    let can_ask = !args.json && io::stdin().is_terminal() && io::stderr().is_terminal();
+    if !args.yes && (!can_ask || !confirmed(&found).await?) {
+        return Ok(Likely { kept: found, asked: can_ask, ..Likely::default() });
+    }
+    for found in &found {
+        runtime.discard(found).await?;
+    }
+    Ok(Likely { removed: found, ..Likely::default() })
+}
+
+/// Lists them and asks; anything but yes is no.
+async fn confirmed(found: &[LegacyContainer]) -> Result<bool, Failure> {
+    for found in found {
+        crate::say!("{}", line(found));
+    }
+    crate::say!(
+        "They merely have a name as an earlier version gave its containers, and may be somebody else's."
+    );
+    crate::say!("Remove them all? Type yes:");
+    let answer = tokio::task::spawn_blocking(|| {
+        let mut answer = String::new();
+        io::stdin().lock().take(64).read_line(&mut answer).map(|_| answer)
+    });
+    let answer = answer.await.ok().and_then(Result::ok).unwrap_or_default();
+    Ok(matches!(answer.trim(), "yes" | "y"))
+}
+
+fn line(found: &LegacyContainer) -> String {
+    let Legacy { name, why, .. } = &found.legacy;
+    format!("{} {}: {}", found.backend, render::one_line(name), render::one_line(why))
 }
 
 fn print(json: bool, name: &str, told: Vec<Map<String, Value>>, text: &str) -> Result<i32, Failure> {

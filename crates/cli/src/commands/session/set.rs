@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use moltis_config::value::domain::{Domain, DomainPattern};
+use moltis_config::value::domain::Domain;
 use moltis_config::value::{Context, Text};
 use moltis_config::words::{OnUnknown, Words};
 use moltis_config::{parse_duration, parse_fuel, suggest, unused};
 use moltis_runtime::explain::Fate;
 use moltis_runtime::store::{Caller, EnvValue, LimitPatch, Patch, Session, SessionPatch, StoredWorkspace};
 use moltis_runtime::{ExplainRequest, Explanation, Runtime};
-use moltis_sandbox::{Diagnosis, Error};
+use moltis_sandbox::{Diagnosis, DomainPattern, Error};
 use serde_json::json;
 
 use super::list;
@@ -48,21 +48,28 @@ pub async fn run(runtime: &Runtime, args: &args::Set) -> Result<i32, Failure> {
         }
         _ => format!("changed the session {name}"),
     };
-    output::print(&format!("{what}; {}\n", effect(&next)))
+    output::print(&format!(
+        "{what}; {}\n",
+        effect(&next, before.is_some_and(|before| reaches_otherwise(&before, &after)))
+    ))
+}
+
+/// Whether what it may reach is what changed.
+fn reaches_otherwise(before: &Session, after: &Session) -> bool {
+    let reach = |session: &Session| {
+        let set = &session.overrides;
+        (set.network, set.trusted_domains.clone(), set.denied_domains.clone(), set.on_unknown)
+    };
+    reach(before) != reach(after)
 }
 
 /// What was set and does nothing in this version.
 fn without_use(args: &args::Set) -> Vec<Diagnosis> {
-    [
-        ("--trusted-domain", "trusted_domains", !args.trusted_domain.is_empty()),
-        ("--denied-domain", "denied_domains", !args.denied_domain.is_empty()),
-        ("--on-unknown", "on_unknown", args.on_unknown.is_some()),
-        ("--wasm-fuel-limit", "wasm_fuel_limit", args.wasm_fuel_limit.is_some()),
-    ]
-    .into_iter()
-    .filter(|(_, key, is_set)| *is_set && !unused::is_used(&format!("tools.exec.sandbox.{key}")))
-    .map(|(flag, ..)| unused::warning(flag))
-    .collect()
+    [("--wasm-fuel-limit", "wasm_fuel_limit", args.wasm_fuel_limit.is_some())]
+        .into_iter()
+        .filter(|(_, key, is_set)| *is_set && !unused::is_used(&format!("tools.exec.sandbox.{key}")))
+        .map(|(flag, ..)| unused::warning(flag))
+        .collect()
 }
 
 /// A value that cannot be right is one of the command line.
@@ -77,7 +84,7 @@ fn same(before: &Session, after: &Session) -> bool {
 }
 
 /// When the change takes effect.
-fn effect(next: &Explanation) -> String {
+fn effect(next: &Explanation, is_of_network: bool) -> String {
     if let Some(error) = &next.refusal {
         let message = render::one_line(&error.diagnosis().message);
         return match error.code() {
@@ -91,6 +98,7 @@ fn effect(next: &Explanation) -> String {
     }
     match next.sandbox {
         Fate::New => "it holds from the next command on".to_owned(),
+        Fate::Used if is_of_network => "its sandbox stays; what it may reach holds at once".to_owned(),
         Fate::Used => "its sandbox stays, and it holds from the next command on".to_owned(),
         Fate::MadeAnew => {
             "its sandbox stays as it was until the next command, which makes it anew".to_owned()

@@ -1,0 +1,17 @@
+//! The in-process shell and WASI modules, from outside.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod background;
+mod bounds;
+mod commands;
+mod common;
+mod hostile;
+mod life;
+mod modules;
+mod tree;
+
+/// What shells allocate is counted, as in the program.
+#[global_allocator]
+static ALLOCATOR: moltis_backend_wasm::Metering<std::alloc::System> =
+    moltis_backend_wasm::Metering(std::alloc::System);

@@ -1,0 +1,25 @@
+;; Says what each preopened folder is called, sees that no name leads out of the last one, and writes `out` there.
+(module
+      (import "wasi_snapshot_preview1" "fd_prestat_get" (func $stat (param i32 i32) (result i32)))
+      (import "wasi_snapshot_preview1" "fd_prestat_dir_name" (func $name (param i32 i32 i32) (result i32)))
+      (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+      (import "wasi_snapshot_preview1" "path_open" (func $open (param i32 i32 i32 i32 i32 i64 i64 i32 i32) (result i32)))
+      (memory (export "memory") 1)
+      (data (i32.const 512) "\n") (data (i32.const 600) "out") (data (i32.const 700) "../../secret")
+      (func $say (param i32 i32)
+        (i32.store (i32.const 16) (local.get 0)) (i32.store (i32.const 20) (local.get 1))
+        (drop (call $write (i32.const 1) (i32.const 16) (i32.const 1) (i32.const 24))))
+      (func (export "_start") (local $fd i32) (local $last i32)
+        (local.set $fd (i32.const 3))
+        (loop $l
+          (if (i32.eqz (call $stat (local.get $fd) (i32.const 0))) (then
+            (drop (call $name (local.get $fd) (i32.const 1024) (i32.load (i32.const 4))))
+            (call $say (i32.const 1024) (i32.load (i32.const 4))) (call $say (i32.const 512) (i32.const 1))
+            (local.set $last (local.get $fd))
+            (local.set $fd (i32.add (local.get $fd) (i32.const 1))) (br $l))))
+        (if (i32.eqz (call $open (local.get $last) (i32.const 0) (i32.const 700) (i32.const 12) (i32.const 0)
+              (i64.const 2) (i64.const 0) (i32.const 0) (i32.const 40))) (then unreachable))
+        (if (call $open (local.get $last) (i32.const 0) (i32.const 600) (i32.const 3) (i32.const 1)
+              (i64.const 64) (i64.const 0) (i32.const 0) (i32.const 40)) (then unreachable))
+        (i32.store (i32.const 16) (i32.const 600)) (i32.store (i32.const 20) (i32.const 3))
+        (drop (call $write (i32.load (i32.const 40)) (i32.const 16) (i32.const 1) (i32.const 24)))))

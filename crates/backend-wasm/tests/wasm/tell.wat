@@ -1,0 +1,17 @@
+;; Prints its arguments on standard output and its variables on standard error, each with a NUL.
+(module
+  (import "wasi_snapshot_preview1" "fd_write" (func $write (param i32 i32 i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "args_sizes_get" (func $sizes (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "args_get" (func $args (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "environ_sizes_get" (func $esizes (param i32 i32) (result i32)))
+  (import "wasi_snapshot_preview1" "environ_get" (func $environ (param i32 i32) (result i32)))
+  (memory (export "memory") 4)
+  (func (export "_start")
+    (drop (call $sizes (i32.const 0) (i32.const 4)))
+    (drop (call $args (i32.const 1024) (i32.const 65536)))
+    (i32.store (i32.const 8) (i32.const 65536)) (i32.store (i32.const 12) (i32.load (i32.const 4)))
+    (drop (call $write (i32.const 1) (i32.const 8) (i32.const 1) (i32.const 16)))
+    (drop (call $esizes (i32.const 0) (i32.const 4)))
+    (drop (call $environ (i32.const 1024) (i32.const 65536)))
+    (i32.store (i32.const 8) (i32.const 65536)) (i32.store (i32.const 12) (i32.load (i32.const 4)))
+    (drop (call $write (i32.const 2) (i32.const 8) (i32.const 1) (i32.const 16)))))

@@ -1,0 +1,153 @@
+//! `moltis network export`: the log for other programs, as it is read, whatever its size.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use moltis_egress::Entry;
+use moltis_egress::audit::Tally;
+use moltis_runtime::{Runtime, time};
+use moltis_sandbox::{Diagnosis, Error};
+use serde_json::json;
+
+use super::entries;
+use super::filters::{filter, one_of};
+use crate::args;
+use crate::failure::Failure;
+use crate::flags::flag;
+use crate::output::BROKEN_PIPE;
+use crate::{output, render};
+
+/// Bytes that are gathered before they are written.
+const GATHER: usize = 64 << 10;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Lines,
+    Csv,
+}
+
+/// Columns of comma-separated values.
+const COLUMNS: &str = "time,timestamp,session,id,event,domain,port,protocol,action,source,reason,sentBytes,\
+                       receivedBytes,durationMs\r\n";
+
+/// Runs it; gives the exit status.
+pub fn run(runtime: &Runtime, args: &args::Export) -> Result<i32, Failure> {
+    let filter = filter(&args.filters)?;
+    let format = flag("--format", Some(&args.format), |word| {
+        one_of(word, &[("jsonl", Format::Lines), ("csv", Format::Csv)])
+    })?;
+    let format = format.unwrap_or(Format::Lines);
+    let snapshot = super::snapshot(runtime)?;
+    let mut to: Box<dyn Write> = match &args.output {
+        Some(place) => Box::new(create(place)?),
+        None => Box::new(output::Raw),
+    };
+    let mut gathered = if format == Format::Csv { COLUMNS.as_bytes().to_vec() } else { Vec::new() };
+    let (mut count, mut failed, mut tally) = (0_u64, None, Tally::default());
+    if let Some(snapshot) = snapshot {
+        let read = snapshot.read(&filter, |entry| {
+            match format {
+                Format::Lines => entry.write_line(&mut gathered),
+                Format::Csv => gathered.extend_from_slice(csv(&entry).as_bytes()),
+            }
+            count += 1;
+            if gathered.len() >= GATHER {
+                failed = to.write_all(&gathered).err();
+                gathered.clear();
+            }
+            if failed.is_none() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        tally = read.map_err(Error::from)?;
+    }
+    match failed.map_or_else(|| to.write_all(&gathered).and_then(|()| to.flush()), Err) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(BROKEN_PIPE),
+        Err(error) => return Err(Failure::output(error)),
+    }
+    let warnings = entries::warnings(tally);
+    let Some(place) = &args.output else {
+        warnings.iter().for_each(render::warning);
+        return Ok(0);
+    };
+    if args.json {
+        return output::print_json(&json!({
+            "output": place, "entries": count, "droppedEntries": tally.dropped,
+            "unreadableLines": tally.unreadable, "warnings": warnings,
+        }));
+    }
+    warnings.iter().for_each(render::warning);
+    output::print(&format!("wrote {count} entries to {}\n", render::name(&place.to_string_lossy())))
+}
+
+/// A file of its owner alone: the log tells who spoke to whom.
+fn create(place: &Path) -> Result<std::fs::File, Failure> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(place).map_err(|error| {
+        let name = place.display();
+        if error.kind() == io::ErrorKind::AlreadyExists {
+            return Failure::invalid(
+                Diagnosis::new("output-exists", format!("{name} is there already"))
+                    .fix("remove it, or name another file by --output"),
+            );
+        }
+        Failure::invalid(
+            Diagnosis::new("output-failed", format!("cannot write {name}"))
+                .cause(error)
+                .fix("name a file in a directory that you can write to"),
+        )
+    })
+}
+
+fn csv(entry: &Entry) -> String {
+    let at = time::utc(i64::try_from(entry.timestamp / 1000).unwrap_or(i64::MAX));
+    [
+        at,
+        entry.timestamp.to_string(),
+        cell(&entry.session),
+        entry.id.to_string(),
+        entry.event.as_str().to_owned(),
+        cell(&entry.domain),
+        entry.port.to_string(),
+        entry.protocol.as_str().to_owned(),
+        entry.action.as_str().to_owned(),
+        entry.source.as_str().to_owned(),
+        cell(entry.reason.as_deref().unwrap_or_default()),
+        entry.bytes_sent.to_string(),
+        entry.bytes_received.to_string(),
+        entry.duration_millis.to_string(),
+    ]
+    .join(",")
+        + "\r\n"
+}
+
+/// A text as one cell. What a spreadsheet would take for a formula is made a text by an apostrophe.
+fn cell(text: &str) -> String {
+    let text = render::one_line(text);
+    let first = text.trim_start().chars().next();
+    let is_formula =
+        first.is_some_and(|c| matches!(c, '=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠' | '|' | '%'));
+    let guard = if is_formula { "'" } else { "" };
+    format!("\"{guard}{}\"", text.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cell;
+
+    #[test]
+    fn no_cell_is_a_formula_or_two_cells() {
+        for (text, expected) in [
+            ("a.example", "\"a.example\""),
+            ("", "\"\""),
+            ("=1+1", "\"'=1+1\""),
+            ("  @SUM(A1)", "\"'  @SUM(A1)\""),
+            ("-1", "\"'-1\""),
+            ("\t=1", "\"\\u{9}=1\""),
+            ("a\",\"=1\r\nb", "\"a\"\",\"\"=1\\u{d}\\nb\""),
+        ] {
+            assert_eq!(cell(text), expected);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! A sandbox whose network is `trusted`: its commands are told of the proxy, and this process stands behind it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use moltis_sandbox::exec::ProcessId;
+use moltis_sandbox::{
+    Activity, Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox,
+    SandboxId,
+};
+use tokio::sync::Mutex;
+
+use super::standing::{Behind, Standing};
+use crate::proxy_env::proxy_variables;
+
+/// The sandbox, and what stands behind its proxy port once a command has run.
+pub struct Proxied {
+    sandbox: Arc<dyn Sandbox>,
+    behind: Behind,
+    standing: Mutex<Option<Standing>>,
+}
+
+impl Proxied {
+    pub fn new(sandbox: Arc<dyn Sandbox>, behind: Behind) -> Self {
+        Self { sandbox, behind, standing: Mutex::new(None) }
+    }
+
+    /// The proxy port, with this process behind it; none if the session's network is not `trusted` any more.
+    async fn port(&self) -> Result<Option<u16>> {
+        let mut standing = self.standing.lock().await;
+        if standing.as_ref().is_none_or(|standing| !standing.stands()) {
+            *standing = self.behind.stand(&*self.sandbox).await?;
+        }
+        Ok(standing.as_ref().map(Standing::port))
+    }
+}
+
+#[async_trait]
+impl Sandbox for Proxied {
+    fn id(&self) -> &SandboxId {
+        self.sandbox.id()
+    }
+
+    fn is_new(&self) -> bool {
+        self.sandbox.is_new()
+    }
+
+    fn directory(&self) -> Option<GuestPath> {
+        self.sandbox.directory()
+    }
+
+    async fn activity(&self) -> Result<Activity> {
+        self.sandbox.activity().await
+    }
+
+    /// Without the proxy the command would find a closed door where an open one was promised: then it does not run.
+    async fn exec(&self, mut request: ExecRequest) -> Result<Exec> {
+        if let Some(port) = self.port().await? {
+            let proxy = proxy_variables(port).into_iter().map(|(name, value)| (name.into(), value.into()));
+            // What the request itself sets comes later and wins.
+            request.env = proxy.chain(request.env).collect();
+        }
+        self.sandbox.exec(request).await
+    }
+
+    async fn processes(&self) -> Result<Vec<ProcessInfo>> {
+        self.sandbox.processes().await
+    }
+
+    async fn attach(&self, process: ProcessId, stdout: u64, stderr: u64, follow: bool) -> Result<Exec> {
+        self.sandbox.attach(process, stdout, stderr, follow).await
+    }
+
+    async fn stop(&self, process: ProcessId) -> Result<Outcome> {
+        self.sandbox.stop(process).await
+    }
+
+    fn files(&self) -> &dyn Files {
+        self.sandbox.files()
+    }
+
+    async fn connect(&self, port: u16) -> Result<Box<dyn Duplex>> {
+        self.sandbox.connect(port).await
+    }
+
+    async fn listen(&self, port: u16) -> Result<Box<dyn Forwarder>> {
+        self.sandbox.listen(port).await
+    }
+
+    async fn egress(&self) -> Result<Box<dyn Forwarder>> {
+        self.sandbox.egress().await
+    }
+
+    async fn close(&self) -> Result<()> {
+        self.sandbox.close().await
+    }
+
+    async fn close_if_idle(&self) -> Result<bool> {
+        self.sandbox.close_if_idle().await
+    }
+}
