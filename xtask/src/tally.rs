@@ -6,6 +6,8 @@ pub struct Tally {
     passed: u64,
     failed: Vec<String>,
     skipped: Vec<String>,
+    /// Failed beside others and passed alone.
+    unsteady: Vec<String>,
     /// What the failed ones said, shown once more at the end, where a log's reader looks first.
     said: Vec<String>,
 }
@@ -47,6 +49,14 @@ impl Tally {
         }
     }
 
+    /// One that failed passed when it was tried again. It counts as passed, and is named at the end.
+    pub fn passed_again(&mut self, name: &str) {
+        if let Some(at) = self.failed.iter().position(|failed| failed == name) {
+            self.unsteady.push(self.failed.remove(at));
+            self.passed += 1;
+        }
+    }
+
     /// Takes in the output of one or more test harnesses; `false` when it names no result at all.
     pub fn harness(&mut self, program: &str, output: &str) -> bool {
         let mut seen = false;
@@ -64,15 +74,14 @@ impl Tally {
                 .any(|part| line.contains(part))
             {
                 parts += 1;
-            } else if let Some(name) =
-                line.strip_prefix("test ").and_then(|l| l.split(" ... FAILED").next().filter(|n| *n != l))
-            {
-                self.fail(format!("{program}: {}", name.trim()));
             }
         }
-        let failures = output.split_once("\nfailures:\n").map_or("", |(_, rest)| rest);
-        let failures = failures.split("\nfailures:\n").next().unwrap_or_default();
-        self.said.extend(failures.lines().filter(|l| !l.trim().is_empty()).take(SAID).map(str::to_owned));
+        for name in failures(output) {
+            self.fail(format!("{program}: {name}"));
+        }
+        let said = output.split_once("\nfailures:\n").map_or("", |(_, rest)| rest);
+        let said = said.split("\nfailures:\n").next().unwrap_or_default();
+        self.said.extend(said.lines().filter(|l| !l.trim().is_empty()).take(SAID).map(str::to_owned));
         seen
     }
 
@@ -88,6 +97,12 @@ impl Tally {
             let skipped = std::mem::take(&mut self.skipped);
             self.failed.extend(skipped.into_iter().map(|s| format!("skipped: {s}")));
         }
+        if !self.unsteady.is_empty() {
+            println!("\nfailed beside others and passed alone, each a fault to find:");
+            for name in &self.unsteady {
+                println!("  {name}");
+            }
+        }
         if !self.failed.is_empty() {
             println!("\nwhat they said:\n{}\n\nfailed:", indented(&self.said.join("\n")));
             for name in &self.failed {
@@ -101,6 +116,14 @@ impl Tally {
         println!("\n{} passed, {} failed", self.passed, self.failed.len());
         self.failed.is_empty()
     }
+}
+
+/// The names of the tests that failed by a harness's output.
+pub fn failures(output: &str) -> impl Iterator<Item = &str> {
+    output.lines().filter_map(|line| {
+        let name = line.strip_prefix("test ")?;
+        name.split_once(" ... FAILED").map(|(name, _)| name.trim())
+    })
 }
 
 fn number_before(text: &str, word: &str) -> u64 {
@@ -124,6 +147,10 @@ mod tests {
         assert!(tally.harness("p", text));
         assert_eq!((tally.passed, tally.skipped.len()), (3, 1));
         assert_eq!(tally.failed, ["p: c"]);
+        tally.passed_again("p: a::b");
+        assert_eq!((tally.passed, tally.failed.len()), (3, 1));
+        tally.passed_again("p: c");
+        assert_eq!((tally.passed, tally.failed.len(), &tally.unsteady[..]), (4, 0, &["p: c".to_owned()][..]));
         assert!(!tally.harness("p", "nothing"));
         let text = "test c ... FAILED\n\nfailures:\n\n---- c ----\nwhy\n\nfailures:\n    c\n\ntest result: FAILED. 0 passed; 1 failed; 0 ignored\n";
         assert!(tally.harness("p", text));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::cargo::{self, TestProgram};
 use crate::command::{Scratch, kept, root};
-use crate::tally::{Tally, indented};
+use crate::tally::{Tally, failures, indented};
 use crate::user::{Engines, User};
 use crate::{Outcome, bench, blocks, engines, install, real, user};
 
@@ -15,6 +15,9 @@ const LIMIT: Duration = Duration::from_secs(20 * 60);
 
 /// Limit of one test program in the long form.
 const LONG_LIMIT: Duration = Duration::from_secs(3 * 60 * 60);
+
+/// Failed tests of one program that are tried again. More of them are no accident.
+const AGAIN: usize = 3;
 
 /// Tests of the engines and of sandboxes on every backend: the ordinary user may use Docker and Podman there.
 const OF_ENGINES: [&str; 2] = ["moltis-backend-container::", "moltis-testkit::"];
@@ -153,9 +156,40 @@ fn test_program(
             tally.fail(format!("{name}: killed after {:?}", ended.took));
         } else if !ended.text().contains(" ... FAILED") {
             tally.fail(format!("{name}: ended with {}", ended.code));
+        } else if form.whole() {
+            again(tally, &name, command, &ended.text(), if form.long { LONG_LIMIT } else { LIMIT })?;
         }
     } else if !seen {
         tally.fail(format!("{name}: it said nothing of any test"));
+    }
+    Ok(())
+}
+
+/// Tries the tests that failed once more, one at a time: what passes alone and failed beside hundreds of others is told
+/// apart from what is broken, and both are named.
+fn again(
+    tally: &mut Tally,
+    program: &str,
+    command: &mut Command,
+    output: &str,
+    limit: Duration,
+) -> Result<(), String> {
+    let names: Vec<&str> = failures(output).collect();
+    if names.len() > AGAIN {
+        return Ok(());
+    }
+    command.args(["--test-threads=1", "--exact"]).args(&names);
+    let ended = kept(command, None, limit)?;
+    let text = ended.text();
+    for name in names {
+        let passed = text.lines().any(|line| line == format!("test {name} ... ok"));
+        println!("{:<5} {program}: {name}, tried again", if passed { "pass" } else { "FAIL" });
+        if passed {
+            tally.passed_again(&format!("{program}: {name}"));
+        }
+    }
+    if !ended.good() {
+        println!("{}", indented(&ended.all()));
     }
     Ok(())
 }

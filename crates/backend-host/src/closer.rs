@@ -82,14 +82,19 @@ impl Held {
         }
     }
 
-    /// Waits for the end of an agent that lost its lifeline and cleans up, without any runtime. Blocks.
+    /// Waits for the end of an agent that lost its lifeline, kills it if that does not come, and cleans up: all without
+    /// any runtime. Blocks.
     fn clean_after_end(&self) {
         if !self.agent.wait(ENDING) {
-            return;
+            self.agent.kill();
+            if !self.agent.wait(ORPHANED) {
+                return;
+            }
         }
         self.agent.reap();
-        // Whoever holds the lock cleans up, or takes its place.
-        let Some(folder) = RunFolder::try_find(&self.data_dir, &self.id) else { return };
+        // Whoever holds the lock may have taken its place, or may be the watching task of a runtime that ends before it
+        // has removed anything: only the folder tells.
+        let Some(folder) = RunFolder::find_blocking(&self.data_dir, &self.id) else { return };
         if let Err(error) = self.clean_in(folder) {
             tracing::warn!(sandbox = %self.id, %error, "a sandbox that ended was not cleaned up");
         }

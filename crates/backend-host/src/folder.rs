@@ -101,6 +101,21 @@ impl RunFolder {
         }
     }
 
+    /// Locks the folder if it is there, and waits for whoever has it as [`find`](Self::find) does. For a thread of its own,
+    /// where no runtime may be left. Blocks.
+    pub fn find_blocking(data_dir: &Path, id: &SandboxId) -> Option<Self> {
+        let start = Instant::now();
+        loop {
+            match Self::attempt(data_dir, id.clone(), false) {
+                Ok(Attempt::Locked(folder)) => return Some(folder),
+                Ok(Attempt::Busy) if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                _ => return None,
+            }
+        }
+    }
+
     fn attempt(data_dir: &Path, id: SandboxId, make: bool) -> Result<Attempt> {
         blocks();
         let run = run_dir(data_dir);
