@@ -3,11 +3,13 @@
 use moltis_config::BackendChoice;
 use moltis_config::value::image::ImageReference;
 use moltis_sandbox::{
-    BuildRequest, BuildSink, BuiltImage, Detection, Diagnosis, Error, Images, Result, SessionKey,
+    BuildRequest, BuildSink, BuiltImage, Detection, Diagnosis, Error, Images, Lifetime, Result, SessionKey,
 };
 
+use crate::failover::Asks;
 use crate::router::Route;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, ephemeral_key, host_memory};
+use crate::settings::Overrides;
 use crate::store::{Patch, SessionPatch};
 use crate::{sessions, settings};
 
@@ -56,6 +58,18 @@ pub(crate) async fn is_ready(route: &Route) -> Result<bool> {
 }
 
 impl Runtime {
+    /// Whether a sandbox of its own could be opened at once, as far as its image goes. Nothing is built, fetched or opened.
+    ///
+    /// # Errors
+    /// Those of finding a backend, and of its images.
+    pub async fn is_image_ready(&self, overrides: &Overrides) -> Result<bool> {
+        let asks = Asks { choice: settings::choice(self.config(), overrides), key: None };
+        let settings = self.settings(overrides.clone(), ephemeral_key(), Lifetime::Ephemeral).await?;
+        let memory = host_memory();
+        let route = self.route_past(&asks, &[], |name| settings.on(name, memory)).await?;
+        is_ready(&route).await
+    }
+
     /// Sees whether the image that a session is about to name could be used, as far as its backend can tell now: with
     /// `auto` one that can use it is enough. What cannot be asked, or has no images, says nothing here.
     ///

@@ -3,6 +3,30 @@
 //! [`Runtime`] is what every surface uses: it reads the configuration, knows the backends that are usable, turns a
 //! session's settings into a [`SandboxSpec`](moltis_sandbox::SandboxSpec), holds that against what a backend
 //! promises, and opens the sandbox.
+//!
+//! ```
+//! use moltis_runtime::config::{BackendChoice, Config};
+//! use moltis_runtime::sandbox::{BackendName, Command, ExecEvent, ExecRequest};
+//! use moltis_runtime::{Overrides, Runtime};
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let folder = tempfile::tempdir()?;
+//!     let mut config = Config::default();
+//!     config.data_dir.value = folder.path().join("data");
+//!     config.tools.exec.sandbox.backend.value = BackendChoice::Named(BackendName::Namespaces);
+//!     let runtime = Runtime::new(config, None, Vec::new());
+//!     let opened = runtime.open(&Overrides::default()).await?;
+//!     let request = ExecRequest::new(Command::Shell("echo $((6 * 7)) on $(uname -n)".into()));
+//!     let (mut exec, mut printed) = (opened.sandbox.exec(request).await?, Vec::new());
+//!     while let Some(event) = exec.events.next().await {
+//!         if let ExecEvent::Stdout(bytes) = event? { printed.extend(bytes) }
+//!     }
+//!     opened.sandbox.close().await?;
+//!     assert_eq!(printed, b"42 on sandbox\n");
+//!     Ok(())
+//! }
+//! ```
 
 pub mod answer;
 pub mod approvals;
@@ -41,7 +65,9 @@ pub mod usage;
 
 #[cfg(feature = "wasm")]
 pub use moltis_backend_wasm::{Metering, keeper};
+pub use moltis_config as config;
 use moltis_host::{bridge, tree};
+pub use moltis_sandbox as sandbox;
 
 pub use answer::{Answer, Collected};
 pub use approvals::{Ruled, SessionApprovals};
