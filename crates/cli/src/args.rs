@@ -1,6 +1,8 @@
 //! The command line.
 
+mod bench;
 mod files;
+mod forward;
 mod history;
 mod network;
 mod process;
@@ -16,7 +18,9 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 
 use crate::failure::Statuses;
 
+pub use bench::Bench;
 pub use files::{Cp, Files, FilesFlags};
+pub use forward::Forward;
 pub use history::History;
 pub use network::{Audit, Export, Filters, Forget, Network, Pending, RuleCommand, Rules, Scope, Stats, Test};
 pub use process::{Input, List, Output, Process, Stop, Which};
@@ -93,6 +97,10 @@ pub enum Command {
     Files(Files),
     /// Copy files and whole trees into or out of a session's sandbox
     Cp(Box<Cp>),
+    /// Show ports of a session's sandbox on this machine's loopback
+    Forward(Forward),
+    /// Measure the backends beside what the machine itself offers
+    Bench(Bench),
     /// Print what makes a shell complete this program's words
     Completions(Completions),
 }

@@ -97,6 +97,8 @@ fn every_answer_keeps_the_rules() {
         (&["sandbox", "rm", "s1"], 0),
         (&["sandbox", "prune", "--idle"], 0),
         (&["session", "rm", "s1", "s2"], 0),
+        (&["forward", "--session", "s1", "3000:0"], 1),
+        (&["bench", "--backend", "namespaces"], 0),
     ] {
         // What follows `--` or a line is the command's own.
         let at = if words[0] == "exec" { 1 } else { words.len() };

@@ -2,11 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bad_input;
+mod bench;
 mod completions;
 mod config;
 mod exec;
 mod fault;
 mod files;
+mod forward;
 mod json;
 mod lasting;
 #[cfg(not(feature = "wasm"))]

@@ -130,6 +130,10 @@ impl Drop for Place {
         // The configuration may be wrong on purpose, and a session may say where its sandbox is.
         let _ = std::fs::remove_file(self.config().join("moltis.toml"));
         let ids: BTreeSet<_> = left.into_iter().filter(|name| name.len() == 40).collect();
+        // What the engines' sandboxes have in common stays.
+        if ids.is_empty() && !std::thread::panicking() {
+            return assert_eq!(processes_with(&self.data()), Vec::<String>::new());
+        }
         let ended = self.run(["sandbox", "rm"].map(str::to_owned).into_iter().chain(ids));
         if std::thread::panicking() {
             return;

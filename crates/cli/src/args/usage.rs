@@ -117,6 +117,9 @@ fn elsewhere(word: &str) -> Option<&'static str> {
         "explain" => "`moltis sandbox explain` says what would happen",
         "allow" | "deny" | "audit" | "pending" => "`moltis network` has them",
         "prune" => "`moltis sandbox prune` removes what is left of sandboxes",
+        "port" | "ports" | "port-forward" | "expose" => {
+            "`moltis forward` shows a sandbox's port on this machine"
+        }
         "create" | "new" => "`moltis exec --session KEY` makes a session",
         "init" => "`moltis config init` writes a first configuration",
         _ => return None,

@@ -14,6 +14,8 @@ pub struct Words(fn() -> Vec<&'static str>);
 /// Backends.
 pub const BACKENDS: Words =
     Words(|| std::iter::once("auto").chain(BackendName::ALL.map(BackendName::as_str)).collect());
+/// Backends, without `auto`.
+pub const BACKEND_NAMES: Words = Words(|| BackendName::ALL.map(BackendName::as_str).to_vec());
 /// Network policies.
 pub const NETWORKS: Words = Words(|| Network::ALL.map(Network::as_str).to_vec());
 /// On or off.

@@ -1,11 +1,13 @@
 //! The commands of the program, a module each.
 
+mod bench;
 mod completions;
 mod config;
 mod cp;
 mod exec;
 mod explain;
 mod files;
+mod forward;
 mod history;
 mod network;
 mod process;
@@ -56,6 +58,14 @@ pub async fn run(cli: Cli) -> Result<i32, Failure> {
             Box::pin(network::run(&global, command)).await.map_err(|failure| failure.in_json(json))
         }
         Command::Config(command) => config::run(&global, &command),
+        Command::Forward(args) => {
+            let json = args.json;
+            Box::pin(forward::run(&global, args)).await.map_err(|failure| failure.in_json(json))
+        }
+        Command::Bench(args) => {
+            let json = args.json;
+            Box::pin(bench::run(&global, args)).await.map_err(|failure| failure.in_json(json))
+        }
     }
 }
 
