@@ -59,7 +59,7 @@ pub struct OpenSession {
     /// Commands of this session whose caller died; nobody was told of them before.
     pub lost: Vec<LostCommand>,
     env: Vec<(String, EnvValue)>,
-    spec: SandboxSpec,
+    spec: Box<SandboxSpec>,
     generation: u64,
 }
 
@@ -79,7 +79,6 @@ struct Known {
 /// A sandbox of a session, however it was come by.
 struct Place {
     opened: Opened,
-    spec: SandboxSpec,
     generation: u64,
     restarted: Option<Gone>,
 }
@@ -179,8 +178,8 @@ impl Runtime {
 
     async fn hand_out(&self, request: &SessionRequest, known: Known, place: Place) -> Result<OpenSession> {
         let Known { session, env, lost, .. } = known;
-        let Place { opened, spec, generation, restarted } = place;
-        let Opened { sandbox, backend, not_enforced, notes } = opened;
+        let Place { opened, generation, restarted } = place;
+        let Opened { sandbox, backend, not_enforced, notes, spec } = opened;
         let mut notes = self.news(notes).await;
         let sandbox = self.way_out(&spec, &not_enforced, &mut notes).await?.of(sandbox);
         let (runtime, request) = (self.clone(), request.clone());
@@ -262,8 +261,9 @@ impl Runtime {
             Err(error) => return Err(error),
         };
         let Judged { not_enforced, notes, .. } = row.judged.clone();
-        let opened = Opened { sandbox, backend: row.backend, not_enforced, notes };
-        Ok(Some(Place { opened, spec, generation: row.generation, restarted: None }))
+        let (backend, spec) = (row.backend, Box::new(spec));
+        let opened = Opened { sandbox, backend, not_enforced, notes, spec };
+        Ok(Some(Place { opened, generation: row.generation, restarted: None }))
     }
 
     /// Opens the session's sandbox with the right to do so.
@@ -307,8 +307,9 @@ impl Runtime {
                     let generation = old.generation;
                     self.judged_anew(lock, generation, judged.clone()).await?;
                     let Judged { not_enforced, notes, .. } = judged;
-                    let opened = Opened { sandbox, backend: backend.name(), not_enforced, notes };
-                    let place = Place { opened, spec: route.spec, generation, restarted: None };
+                    let (backend, spec) = (backend.name(), Box::new(route.spec));
+                    let opened = Opened { sandbox, backend, not_enforced, notes, spec };
+                    let place = Place { opened, generation, restarted: None };
                     return Ok(Opening::Done(Box::new((known, place))));
                 }
             }
@@ -333,7 +334,7 @@ impl Runtime {
                     if moved || (was_elsewhere && self.last_ran_on(&known.session, without).await?) {
                         restarted = Some(Gone::Failover);
                     }
-                    let place = Place { opened, spec: route.spec, generation, restarted };
+                    let place = Place { opened, generation, restarted };
                     return Ok(Opening::Done(Box::new((known, place))));
                 }
                 Err(error) if self.goes_on(known.choice.value, &route, &error, barred).await => {}
@@ -494,7 +495,9 @@ impl Runtime {
         };
         self.state(lock, generation, SandboxState::Running).await?;
         let Judged { not_enforced, notes, .. } = new.judged;
-        Ok((Opened { sandbox, backend: new.backend, not_enforced, notes }, generation))
+        let (backend, spec) = (new.backend, Box::new(spec.clone()));
+        let opened = Opened { sandbox, backend, not_enforced, notes, spec };
+        Ok((opened, generation))
     }
 
     /// Hands a pooled sandbox over to the session, which is written down as its own already, or opens a new one.
@@ -664,6 +667,11 @@ impl OpenSession {
     /// Which session.
     pub fn key(&self) -> &SessionKey {
         &self.session.key
+    }
+
+    /// What its sandbox is.
+    pub fn spec(&self) -> &SandboxSpec {
+        &self.spec
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use moltis_config::Config;
 use moltis_sandbox::{
-    BackendName, BuildSink, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SessionKey, blocking,
+    BackendName, BuildSink, Detection, Error, Lifetime, NotEnforced, Result, Sandbox, SandboxSpec,
+    SessionKey, blocking,
 };
 
 use crate::error::RuntimeError;
@@ -48,6 +49,8 @@ pub struct Opened {
     pub not_enforced: Vec<NotEnforced>,
     /// What else a person should know.
     pub notes: Vec<String>,
+    /// What it is.
+    pub spec: Box<SandboxSpec>,
 }
 
 impl Runtime {
@@ -190,10 +193,11 @@ impl Runtime {
             };
             let error = match opened {
                 Ok(sandbox) => {
-                    let Route { backend, not_enforced, .. } = route;
+                    let Route { backend, not_enforced, spec, .. } = route;
                     let (sandbox, notes) = (way_out.of(sandbox), self.news(notes).await);
                     let not_enforced = [unkept, not_enforced].concat();
-                    return Ok(Opened { sandbox, backend: backend.name(), not_enforced, notes });
+                    let (backend, spec) = (backend.name(), Box::new(spec));
+                    return Ok(Opened { sandbox, backend, not_enforced, notes, spec });
                 }
                 Err(error) => error,
             };
