@@ -4,6 +4,7 @@ mod bench;
 mod files;
 mod forward;
 mod history;
+mod mcp;
 mod network;
 mod process;
 mod sandbox;
@@ -22,6 +23,7 @@ pub use bench::Bench;
 pub use files::{Cp, Files, FilesFlags};
 pub use forward::Forward;
 pub use history::History;
+pub use mcp::Mcp;
 pub use network::{Audit, Export, Filters, Forget, Network, Pending, RuleCommand, Rules, Scope, Stats, Test};
 pub use process::{Input, List, Output, Process, Stop, Which};
 pub use sandbox::{Build, Explain, Images, Names, Prune, RemoveImages, Sandbox};
@@ -101,6 +103,8 @@ pub enum Command {
     Forward(Forward),
     /// Measure the backends beside what the machine itself offers
     Bench(Bench),
+    /// Give a model's client the tools of a sandbox (MCP over standard input and output)
+    Mcp(Box<Mcp>),
     /// Print what makes a shell complete this program's words
     Completions(Completions),
 }
@@ -112,6 +116,11 @@ impl Command {
             Self::Exec(_) | Self::Shell(_) => Statuses { usage: 125, fault: 125 },
             _ => Statuses { usage: 2, fault: 1 },
         }
+    }
+
+    /// Whether it does several things at once, for others.
+    pub fn serves(&self) -> bool {
+        matches!(self, Self::Mcp(_))
     }
 }
 

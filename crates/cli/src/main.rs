@@ -52,8 +52,10 @@ fn main() -> ExitCode {
         Err(error) => return args::usage_error(error),
     };
     let statuses = cli.command.statuses();
-    // One command at a time runs here: what blocks for a moment holds nobody up.
-    moltis_sandbox::blocking::allow_here();
+    if !cli.command.serves() {
+        // One command at a time runs here: what blocks for a moment holds nobody up.
+        moltis_sandbox::blocking::allow_here();
+    }
     let result = start().and_then(|runtime| {
         let result = runtime.block_on(commands::run(cli));
         // Its threads are not waited for: the process ends.

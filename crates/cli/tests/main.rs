@@ -13,6 +13,7 @@ mod json;
 mod lasting;
 #[cfg(not(feature = "wasm"))]
 mod lightweight;
+mod mcp;
 mod network;
 mod process;
 mod sandbox;

@@ -9,6 +9,7 @@ mod explain;
 mod files;
 mod forward;
 mod history;
+mod mcp;
 mod network;
 mod process;
 mod sandbox;
@@ -37,6 +38,7 @@ pub async fn run(cli: Cli) -> Result<i32, Failure> {
             let json = args.json;
             Box::pin(cp::run(&global, *args)).await.map_err(|failure| failure.in_json(json))
         }
+        Command::Mcp(args) => Box::pin(mcp::run(&global, *args)).await,
         Command::Completions(args) => completions::run(args.shell),
         Command::Process(command) => {
             let json = command.json();
