@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::command::{Scratch, find, kept};
 use crate::tally::Tally;
-use crate::{Outcome, cargo};
+use crate::{Outcome, cargo, clients};
 
 /// One block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub fn tally(tally: &mut Tally, moltis: &Path) -> Result<(), String> {
     if count == 0 {
         tally.fail("README.md and docs hold no block to run");
     }
-    Ok(())
+    clients::tally(tally, moltis)
 }
 
 /// A reader's own shell: a home with nothing in it, a project folder, `moltis` on the path.

@@ -3,10 +3,12 @@
 mod bench;
 mod blocks;
 mod cargo;
+mod clients;
 mod command;
 mod contract;
 mod engines;
 mod install;
+mod json;
 mod marker;
 mod real;
 mod tally;
@@ -40,7 +42,8 @@ cargo xtask COMMAND
                                        them (apt-get, as root)
   bench wasm [--short] [--long] [--dev] [--write] [--python=MODULE]
                                        the in-process shell beside the host's, modules, many idle sessions
-  blocks                               run the shell blocks of README.md and docs
+  blocks                               run the shell blocks of README.md and docs, and start what docs/clients
+                                       tells MCP clients to start
 ";
 
 fn main() -> ExitCode {
