@@ -124,7 +124,9 @@ impl Plain {
         let start = instance.get_typed_func::<(), ()>(&mut store, "_start").unwrap();
         match start.call_async(&mut store, ()).await {
             Ok(()) => {}
-            Err(error) => assert_eq!(error.downcast_ref::<I32Exit>().map(|exit| exit.0), Some(0), "{error:?}"),
+            Err(error) => {
+                assert_eq!(error.downcast_ref::<I32Exit>().map(|exit| exit.0), Some(0), "{error:?}")
+            }
         }
         drop(store);
         printed.contents().to_vec()
