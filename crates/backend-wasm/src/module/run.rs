@@ -126,7 +126,7 @@ pub async fn call(call: Call<'_>, streams: &impl Streams) -> End {
     match done {
         Ok(()) => End::Exit(0),
         Err(_) if switch.is_thrown() => End::Ended,
-        Err(error) => judge(&error),
+        Err(halt) => judge(&halt),
     }
 }
 
@@ -146,13 +146,22 @@ async fn until_it_fills(tree: &Tree) {
     }
 }
 
-async fn start(program: &InstancePre<State>, store: &mut Store<State>) -> Result<(), Error> {
-    let instance = program.instantiate_async(&mut *store).await?;
-    let start = instance.get_typed_func::<(), ()>(&mut *store, "_start")?;
-    start.call_async(&mut *store, ()).await
+/// Why it did not come to its end.
+enum Halt {
+    /// It did not begin.
+    Before(Error),
+    /// It had begun.
+    During(Error),
 }
 
-fn judge(error: &Error) -> End {
+async fn start(program: &InstancePre<State>, store: &mut Store<State>) -> Result<(), Halt> {
+    let instance = program.instantiate_async(&mut *store).await.map_err(Halt::Before)?;
+    let start = instance.get_typed_func::<(), ()>(&mut *store, "_start").map_err(Halt::Before)?;
+    start.call_async(&mut *store, ()).await.map_err(Halt::During)
+}
+
+fn judge(halt: &Halt) -> End {
+    let (Halt::Before(error) | Halt::During(error)) = halt;
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
         return End::Exit(*code & 0xff);
     }
@@ -163,6 +172,8 @@ fn judge(error: &Error) -> End {
         Some(Trap::OutOfFuel) => End::Fuel,
         Some(Trap::Interrupt) => End::Ended,
         Some(trap) => End::Trap(trap.to_string()),
+        // A call that cannot be right: a flag that WASI has not, memory that the module has not.
+        None if matches!(halt, Halt::During(_)) => End::Trap(format!("{error:#}")),
         None => End::Refused(format!("{error:#}")),
     }
 }
