@@ -60,7 +60,7 @@ const SUITES: [(&str, &str); 4] = [
     ("bash", "bash cases of `brush-shell` 0.4.0, beside the real `bash`"),
     ("by-util", "by-util tests of `coreutils` 0.12.0, for 19 commands"),
     ("wasi", "checks of our own C programs, over all calls of WASI preview1"),
-    ("humaneval", "tasks of HumanEval, in CPython as a module"),
+    ("humaneval", "tasks of HumanEval and one wrong solution, in CPython as a module"),
 ];
 
 /// `cargo xtask suites`.
