@@ -3,6 +3,7 @@
 mod bench;
 mod files;
 mod forward;
+mod gateway;
 mod history;
 mod mcp;
 mod network;
@@ -22,6 +23,7 @@ use crate::failure::Statuses;
 pub use bench::Bench;
 pub use files::{Cp, Files, FilesFlags};
 pub use forward::Forward;
+pub use gateway::{Create as CreateKey, Gateway, GatewayCommand, Key, Revoke as RevokeKeys};
 pub use history::History;
 pub use mcp::Mcp;
 pub use network::{Audit, Export, Filters, Forget, Network, Pending, RuleCommand, Rules, Scope, Stats, Test};
@@ -105,6 +107,8 @@ pub enum Command {
     Bench(Bench),
     /// Give a model's client the tools of a sandbox (MCP over standard input and output)
     Mcp(Box<Mcp>),
+    /// Serve the HTTP API, until it is told to end
+    Gateway(Box<Gateway>),
     /// Print what makes a shell complete this program's words
     Completions(Completions),
 }
@@ -120,7 +124,12 @@ impl Command {
 
     /// Whether it does several things at once, for others.
     pub fn serves(&self) -> bool {
-        matches!(self, Self::Mcp(_))
+        matches!(self, Self::Mcp(_)) || self.is_gateway()
+    }
+
+    /// Whether it is the gateway, which uses all processors.
+    pub fn is_gateway(&self) -> bool {
+        matches!(self, Self::Gateway(args) if args.serves())
     }
 }
 

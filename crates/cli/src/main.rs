@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         // One command at a time runs here: what blocks for a moment holds nobody up.
         moltis_sandbox::blocking::allow_here();
     }
-    let result = start().and_then(|runtime| {
+    let result = start(cli.command.is_gateway()).and_then(|runtime| {
         let result = runtime.block_on(commands::run(cli));
         // Its threads are not waited for: the process ends.
         runtime.shutdown_background();
@@ -69,9 +69,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn start() -> Result<Runtime, Failure> {
+fn start(many: bool) -> Result<Runtime, Failure> {
     fault::see_descriptors()?;
-    let runtime = Builder::new_current_thread().enable_all().build().map_err(Failure::runtime)?;
+    let mut builder = if many { Builder::new_multi_thread() } else { Builder::new_current_thread() };
+    let runtime = builder.enable_all().build().map_err(Failure::runtime)?;
     let inside = runtime.enter();
     fault::outlive_full_files();
     drop(inside);

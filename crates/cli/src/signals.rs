@@ -10,7 +10,7 @@ const GRACE: Duration = Duration::from_secs(3);
 
 /// Signals that end a program: Ctrl-C, Ctrl-\, a polite kill, the terminal closing.
 pub struct Signals {
-    caught: [(i32, Signal); 4],
+    caught: Vec<(i32, Signal)>,
     /// The first signal that was heard.
     pub ended_by: Option<i32>,
     /// When to leave, once one was heard.
@@ -20,25 +20,31 @@ pub struct Signals {
 impl Signals {
     /// Catches them from now on.
     pub fn catch() -> std::io::Result<Self> {
+        let mut signals = Self::catch_but_hangup()?;
+        let hangup = SignalKind::hangup();
+        signals.caught.push((hangup.as_raw_value(), signal(hangup)?));
+        Ok(signals)
+    }
+
+    /// Catches them from now on, but for the one of a terminal that closes, which means something else to a server.
+    pub fn catch_but_hangup() -> std::io::Result<Self> {
         let of = |kind: SignalKind| Ok::<_, std::io::Error>((kind.as_raw_value(), signal(kind)?));
-        let caught = [
-            of(SignalKind::interrupt())?,
-            of(SignalKind::terminate())?,
-            of(SignalKind::hangup())?,
-            of(SignalKind::quit())?,
-        ];
+        let caught =
+            vec![of(SignalKind::interrupt())?, of(SignalKind::terminate())?, of(SignalKind::quit())?];
         Ok(Self { caught, ended_by: None, until: None })
     }
 
     /// Number of the next signal.
     pub async fn next(&mut self) -> i32 {
-        let [(a, on_a), (b, on_b), (c, on_c), (d, on_d)] = &mut self.caught;
-        tokio::select! {
-            _ = on_a.recv() => *a,
-            _ = on_b.recv() => *b,
-            _ = on_c.recv() => *c,
-            _ = on_d.recv() => *d,
-        }
+        std::future::poll_fn(|cx| {
+            for (number, signal) in &mut self.caught {
+                if signal.poll_recv(cx).is_ready() {
+                    return std::task::Poll::Ready(*number);
+                }
+            }
+            std::task::Poll::Pending
+        })
+        .await
     }
 
     /// Waits for `work`. At the first signal `first` begins the end and says whether there is anything to wait for;

@@ -63,14 +63,14 @@ fn a_demand_in_the_file_is_kept_or_refused_like_a_flag() {
 fn what_is_set_and_not_used_is_told_by_check_and_by_nothing_else() {
     let place = Place::new();
     let file = place.config().join("moltis.toml");
-    std::fs::write(&file, "[tools.exec.sandbox]\npool = 2\nfirecracker_vcpus = 5\n").unwrap();
+    std::fs::write(&file, "[tools.exec.sandbox]\nvercel_vcpus = 2\nfirecracker_vcpus = 5\n").unwrap();
     let checked = place.run(["config", "check"]);
     assert_eq!(checked.status, Some(0));
     let told: Vec<_> = checked.stderr.lines().collect();
     assert_eq!(told.len(), 2, "{checked:?}");
     for (line, key) in told
         .into_iter()
-        .zip(["2:8: `tools.exec.sandbox.pool`", "3:21: `tools.exec.sandbox.firecracker_vcpus`"])
+        .zip(["2:16: `tools.exec.sandbox.vercel_vcpus`", "3:21: `tools.exec.sandbox.firecracker_vcpus`"])
     {
         assert!(line.contains(key) && line.contains("is not used by this version ("), "{line}");
     }

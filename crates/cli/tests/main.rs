@@ -9,6 +9,7 @@ mod exec;
 mod fault;
 mod files;
 mod forward;
+mod gateway;
 mod json;
 mod lasting;
 #[cfg(not(feature = "wasm"))]

@@ -14,7 +14,7 @@ use crate::value::number::{Bool, Cores, Integer, Port, Size, Span, Vcpus};
 use crate::value::path::{AbsolutePath, DataPath};
 use crate::value::secret::SecretText;
 use crate::value::structure::{Commands, GpusFormat, Mounts};
-use crate::value::text::{Address, ContainerPrefix, LogFilter, Package, Runtime, Url, Word};
+use crate::value::text::{Address, ContainerPrefix, HostName, LogFilter, Package, Runtime, Url, Word};
 use crate::value::{Format, List, OneOf};
 use crate::words::{BackendChoice, Failover, HomePersistence, Mode, MountAccess, OnUnknown, VercelRuntime};
 
@@ -304,6 +304,8 @@ section! {
         tls_cert: optional AbsolutePath = "", "";
         /// Private key (PEM); needs `tls_cert`
         tls_key: optional AbsolutePath = "", "";
+        /// Names by which it is reached besides its own addresses, such as that of a proxy in front of it
+        hosts: required List<HostName> = Vec::<String>::new(), "";
         /// Host folders beneath which API calls may name paths
         workspace_roots: required List<AbsolutePath> = Vec::<PathBuf>::new(), "";
         /// What is logged: a level, or `part=level` items with commas between

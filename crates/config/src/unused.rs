@@ -11,15 +11,8 @@ use crate::schema;
 ///
 /// Only keys whose absence takes no protection away may stand here. One that demands something must be refused where
 /// it cannot be kept.
-const UNUSED: [&str; 6] = [
-    "gateway.*",
-    // Binds API keys, and there is no API yet.
-    "tools.exec.sandbox.allowed_images",
-    "tools.exec.sandbox.pool",
-    "tools.exec.sandbox.vercel_*",
-    "tools.exec.sandbox.daytona_*",
-    "tools.exec.sandbox.firecracker_*",
-];
+const UNUSED: [&str; 3] =
+    ["tools.exec.sandbox.vercel_*", "tools.exec.sandbox.daytona_*", "tools.exec.sandbox.firecracker_*"];
 
 /// Whether this version uses the key of this path.
 pub fn is_used(path: &str) -> bool {

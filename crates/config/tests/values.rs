@@ -93,6 +93,7 @@ bind = "::1"
 port = 0
 tls_cert = "/tls/cert"
 tls_key = "/tls/key"
+hosts = ["moltis.example.com"]
 workspace_roots = ["/srv/code"]
 log = "warn,moltis=debug"
 "#;
@@ -182,6 +183,7 @@ fn every_key_is_read() {
     expected.gateway.port = set(0);
     expected.gateway.tls_cert = Some(set("/tls/cert".into()));
     expected.gateway.tls_key = Some(set("/tls/key".into()));
+    expected.gateway.hosts = set(vec!["moltis.example.com".into()]);
     expected.gateway.workspace_roots = set(vec!["/srv/code".into()]);
     expected.gateway.log = set("warn,moltis=debug".into());
 

@@ -77,7 +77,7 @@ pub use failover::FailedOver;
 pub use file_rules::{FileRules, RuledFiles};
 pub use images::{BuildOutcome, BuildRequested, CleanedImages, ImageOf, ImagesListed};
 pub use legacy::LegacyContainer;
-pub use lifecycle::{OpenSession, Pruned, SandboxInfo, Stopped};
+pub use lifecycle::{Adopted, Kept, OpenSession, Pruned, SandboxInfo, Stopped};
 pub use managed_files::ManagedFiles;
 pub use pool::PoolStatus;
 pub use registry::BackendStatus;

@@ -3,6 +3,7 @@
 //! What is about to be done is written down first. Whoever has the session's lock and finds something begun knows that
 //! the process which began it has died, and cleans up before it goes on.
 
+mod kept;
 mod list;
 mod running;
 
@@ -16,6 +17,7 @@ use moltis_sandbox::{
 };
 use sha2::{Digest, Sha256};
 
+pub use kept::{Adopted, Kept};
 pub use list::{Pruned, SandboxInfo};
 pub use running::Stopped;
 
@@ -181,7 +183,7 @@ impl Runtime {
         let Place { opened, generation, restarted } = place;
         let Opened { sandbox, backend, not_enforced, notes, spec } = opened;
         let mut notes = self.news(notes).await;
-        let sandbox = self.way_out(&spec, &not_enforced, &mut notes).await?.of(sandbox);
+        let sandbox = self.way_out(&spec, generation, &not_enforced, &mut notes).await?.of(sandbox);
         let (runtime, request) = (self.clone(), request.clone());
         Ok(OpenSession {
             runtime,

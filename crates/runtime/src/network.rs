@@ -3,17 +3,20 @@
 mod proxied;
 mod standing;
 
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use moltis_config::{Config, words};
 use moltis_egress::{
-    AuditLog, OnUnknown, Origin, Policy, Proxy, ProxyLimits, ProxySettings, Refusal, Rule, SystemResolver,
-    Tested, Upstream, host,
+    AuditLog, OnUnknown, Origin, Own, Policy, Proxy, ProxyLimits, ProxySettings, Refusal, Rule,
+    SystemResolver, Tested, Upstream, host,
 };
 use moltis_sandbox::{
-    Diagnosis, DomainPattern, Error, Network, NotEnforced, Result, Sandbox, SandboxSpec, SessionKey,
+    Diagnosis, DomainPattern, Error, Network, NotEnforced, Result, Sandbox, SandboxId, SandboxSpec,
+    SessionKey,
 };
 
 use tokio::sync::watch;
@@ -22,7 +25,8 @@ use crate::approvals::Listener;
 use crate::runtime::{Runtime, off_thread};
 use crate::store::SessionRules;
 use proxied::Proxied;
-use standing::Behind;
+pub(crate) use standing::Behind;
+use standing::Standing;
 
 /// Time that is given to entries of the log that are not written yet when the program ends.
 const LAST_ENTRIES: Duration = Duration::from_secs(2);
@@ -35,7 +39,19 @@ const LAST_LOOK: Duration = Duration::from_millis(2);
 pub struct Road {
     made: OnceLock<Made>,
     questions: OnceLock<Listener>,
+    own: OnceLock<Own>,
+    /// In a runtime that lives long: what stands behind each sandbox, for as long as the sandbox runs.
+    kept: Mutex<HashMap<Opening, Stand>>,
+    /// The configuration that holds now, if it is another than the one of the start, and how often it has changed.
+    now: Mutex<Option<Arc<Config>>>,
+    changes: AtomicU64,
 }
+
+/// A sandbox, and which opening of it: the next one has the same id.
+type Opening = (SandboxId, u64);
+
+/// What stands behind one sandbox, once something does.
+pub(crate) type Stand = Arc<tokio::sync::Mutex<Option<Standing>>>;
 
 struct Made {
     proxy: Proxy,
@@ -57,11 +73,42 @@ impl Road {
                 limits: ProxyLimits::default(),
                 upstream,
                 resolver: Arc::new(SystemResolver),
-                own: Arc::new(|_| false),
+                own: self.own.get().cloned().unwrap_or_else(|| Arc::new(|_| false)),
                 audit: Arc::clone(&audit) as _,
             };
             Made { proxy: Proxy::new(settings), audit, standing: watch::Sender::new(0) }
         }))
+    }
+
+    /// What is reached goes by this configuration from now on.
+    pub(crate) fn now_by(&self, config: Config) {
+        *self.now.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(config));
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often the configuration has changed.
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    fn now(&self) -> Option<Arc<Config>> {
+        self.now.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The place of what stands behind this sandbox. Places of which nothing stands any more, and which nobody holds, go.
+    fn stand(&self, opening: Opening) -> Stand {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|other, stand| {
+            *other == opening
+                || Arc::strong_count(stand) > 1
+                || stand.try_lock().is_ok_and(|stand| stand.as_ref().is_some_and(Standing::stands))
+        });
+        Arc::clone(kept.entry(opening).or_default())
+    }
+
+    /// Nothing stands behind any sandbox any more but for commands that run.
+    fn leave_all(&self) {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -82,13 +129,13 @@ impl Drop for Counted {
 }
 
 /// The proxy for one sandbox, or none.
-pub(crate) struct WayOut(Option<Behind>);
+pub(crate) struct WayOut(Option<(Behind, Stand)>);
 
 impl WayOut {
     /// The sandbox, whose commands are told of the proxy if there is one.
     pub fn of(self, sandbox: Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
         match self.0 {
-            Some(behind) => Arc::new(Proxied::new(sandbox, behind)),
+            Some((behind, stand)) => Arc::new(Proxied::new(sandbox, behind, stand)),
             None => sandbox,
         }
     }
@@ -107,6 +154,7 @@ impl Runtime {
     pub(crate) async fn way_out(
         &self,
         spec: &SandboxSpec,
+        generation: u64,
         not_enforced: &[NotEnforced],
         notes: &mut Vec<String>,
     ) -> Result<WayOut> {
@@ -126,7 +174,43 @@ impl Runtime {
         if policy.trusted.is_empty() && policy.on_unknown == OnUnknown::Deny {
             notes.push(NOTHING_TRUSTED.to_owned());
         }
-        Ok(WayOut(Some(Behind { runtime: self.clone(), session: spec.key.clone() })))
+        let behind = Behind { runtime: self.clone(), session: spec.key.clone() };
+        let stand = match self.failover() {
+            Some(_) => self.road().stand((spec.id(), generation)),
+            None => Stand::default(),
+        };
+        Ok(WayOut(Some((behind, stand))))
+    }
+
+    /// Says which addresses are this program's own, such as what a gateway listens on: no sandbox reaches them through the
+    /// proxy. To be said before anything runs; what is said first stays.
+    pub fn set_own_addresses(&self, own: Own) {
+        // Whoever came first stays.
+        let _ = self.road().own.set(own);
+    }
+
+    /// Stands behind a sandbox that was found running, so that what runs in its background reaches what it may.
+    ///
+    /// # Errors
+    /// Those of the sandbox and of the store.
+    pub(crate) async fn stand_behind(
+        &self,
+        session: &SessionKey,
+        generation: u64,
+        sandbox: &dyn Sandbox,
+    ) -> Result<()> {
+        let stand = self.road().stand((sandbox.id().clone(), generation));
+        let behind = Behind { runtime: self.clone(), session: session.clone() };
+        proxied::port(&behind, &stand, sandbox).await.map(drop)
+    }
+
+    /// The configuration by which it is judged what sandboxes reach.
+    pub(crate) fn network_config(&self) -> Arc<Config> {
+        self.road().now().unwrap_or_else(|| Arc::new(self.config().clone()))
+    }
+
+    pub(crate) fn network_changes(&self) -> u64 {
+        self.road().changes()
     }
 
     /// What a session with the network `trusted` may reach now.
@@ -164,6 +248,7 @@ impl Runtime {
     /// this.
     pub async fn finish_network(&self) -> Option<Diagnosis> {
         let made = self.road().made.get()?;
+        self.road().leave_all();
         let mut standing = made.standing.subscribe();
         let ended = async {
             // It is not dropped while we wait.

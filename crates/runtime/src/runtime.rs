@@ -31,12 +31,12 @@ pub struct Runtime(Arc<Shared>);
 struct Shared {
     config: Config,
     config_files: Vec<PathBuf>,
-    registry: Registry,
+    registry: Arc<Registry>,
     store: Store,
     /// Present in a runtime that lives long.
-    failover: Option<Failover>,
-    pool: Pool,
-    road: Road,
+    failover: Option<Arc<Failover>>,
+    pool: Arc<Pool>,
+    road: Arc<Road>,
 }
 
 /// A sandbox that was opened for commands.
@@ -96,11 +96,28 @@ impl Runtime {
         Self(Arc::new(Shared {
             config,
             config_files,
-            registry,
+            registry: Arc::new(registry),
             store,
-            failover,
-            pool: Pool::default(),
-            road: Road::default(),
+            failover: failover.map(Arc::new),
+            pool: Arc::default(),
+            road: Arc::default(),
+        }))
+    }
+
+    /// The same runtime under another configuration, for what is asked of it from now on: sandboxes, sessions, what has
+    /// failed, the pool and the proxy are shared. Sandboxes that run reach what the new configuration says at once. The
+    /// data directory and what the backends were set up with stay as they were: `config` must not differ there.
+    #[must_use]
+    pub fn reconfigured(&self, config: Config, config_files: Vec<PathBuf>) -> Self {
+        self.road().now_by(config.clone());
+        Self(Arc::new(Shared {
+            config,
+            config_files,
+            registry: Arc::clone(&self.0.registry),
+            store: self.0.store.clone(),
+            failover: self.0.failover.clone(),
+            pool: Arc::clone(&self.0.pool),
+            road: Arc::clone(&self.0.road),
         }))
     }
 
@@ -118,7 +135,7 @@ impl Runtime {
     }
 
     pub(crate) fn failover(&self) -> Option<&Failover> {
-        self.0.failover.as_ref()
+        self.0.failover.as_deref()
     }
 
     /// The configuration.
@@ -186,7 +203,7 @@ impl Runtime {
         loop {
             let route = self.route_past(&asks, &barred, |name| settings.on(name, host_memory)).await?;
             let mut notes = route.notes.clone();
-            let way_out = self.way_out(&route.spec, &route.not_enforced, &mut notes).await?;
+            let way_out = self.way_out(&route.spec, 0, &route.not_enforced, &mut notes).await?;
             let opened = match image::make_ready(&route, progress).await {
                 Ok(()) => route.backend.open(&route.spec).await,
                 Err(error) => Err(error),

@@ -80,6 +80,30 @@ impl Runtime {
         Ok(self.store().run(move |db| db.sessions(after.as_ref(), PAGE)).await?)
     }
 
+    /// The session of a key, made with these settings if it is missing, which is the second answer. Nothing is started.
+    ///
+    /// # Errors
+    /// `session-differs` when one that is there does not agree with them; those of [`set_session`](Self::set_session).
+    pub async fn create_session(
+        &self,
+        key: &SessionKey,
+        settings: &Overrides,
+        caller: &Caller,
+    ) -> Result<(Session, bool)> {
+        if let Some(choice) = settings.backend {
+            self.registry().known(choice.value)?;
+        }
+        let first = first_settings(settings);
+        self.check_image(key, &first).await?;
+        let (made, caller) = (key.clone(), caller.clone());
+        let stored =
+            self.store().run(move |db| db.create_session(&made, &first, &caller, now_millis())).await?;
+        if !stored.1 {
+            agree(key, settings, &overrides(&stored.0.overrides), self.config())?;
+        }
+        Ok(stored)
+    }
+
     /// Changes what a session sets; it is made if it is missing, which is the second answer. A sandbox that runs stays
     /// as it is until the next command.
     ///

@@ -20,6 +20,8 @@ pub mod commands;
 pub mod database;
 pub mod error;
 pub mod history;
+pub mod idempotent;
+pub mod keys;
 mod lock;
 mod meta;
 pub mod overrides;
@@ -45,6 +47,8 @@ pub use commands::{BackgroundCommand, CommandId, Ended, LostCommand, NewCommand}
 pub use database::{Database, PutAside};
 pub use error::{Result, StoreError};
 pub use history::{HistoryCursor, HistoryEntry, HistoryPage, HistoryResult, Kept};
+pub use idempotent::{Begun, Finished, Once};
+pub use keys::{ApiKey, KeyScope, Login, NewApiKey};
 pub use overrides::{
     EnvValue, LimitOverrides, LimitPatch, Patch, SessionOverrides, SessionPatch, StoredWorkspace,
 };

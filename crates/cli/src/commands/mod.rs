@@ -8,6 +8,7 @@ mod exec;
 mod explain;
 mod files;
 mod forward;
+mod gateway;
 mod history;
 mod mcp;
 mod network;
@@ -39,6 +40,10 @@ pub async fn run(cli: Cli) -> Result<i32, Failure> {
             Box::pin(cp::run(&global, *args)).await.map_err(|failure| failure.in_json(json))
         }
         Command::Mcp(args) => Box::pin(mcp::run(&global, *args)).await,
+        Command::Gateway(args) => {
+            let json = args.json();
+            Box::pin(gateway::run(&global, *args)).await.map_err(|failure| failure.in_json(json))
+        }
         Command::Completions(args) => completions::run(args.shell),
         Command::Process(command) => {
             let json = command.json();

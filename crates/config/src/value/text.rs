@@ -123,6 +123,32 @@ impl Text for Word {
     }
 }
 
+/// A name by which a server is reached.
+pub struct HostName;
+
+impl Text for HostName {
+    type Value = String;
+
+    const NAME: &'static str = "host name";
+    const EXAMPLE: &'static str = "moltis.example.com";
+
+    fn parse(text: &str, _: &Context) -> Result<String, InvalidValue> {
+        let fits = |part: &str| {
+            let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+            (1..=63).contains(&part.len()) && part.bytes().all(plain) && !part.starts_with('-')
+        };
+        if text.len() <= 253 && text.split('.').all(fits) {
+            return Ok(text.to_ascii_lowercase());
+        }
+        let why = "write the name alone, in ASCII, without a scheme and a port";
+        Err(InvalidValue::malformed(text, "a host name", why))
+    }
+
+    fn text(value: &String) -> String {
+        value.clone()
+    }
+}
+
 /// An IP address to listen on.
 pub struct Address;
 

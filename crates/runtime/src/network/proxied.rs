@@ -8,8 +8,8 @@ use moltis_sandbox::{
     Activity, Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox,
     SandboxId,
 };
-use tokio::sync::Mutex;
 
+use super::Stand;
 use super::standing::{Behind, Standing};
 use crate::proxy_env::proxy_variables;
 
@@ -17,21 +17,21 @@ use crate::proxy_env::proxy_variables;
 pub struct Proxied {
     sandbox: Arc<dyn Sandbox>,
     behind: Behind,
-    standing: Mutex<Option<Standing>>,
+    stand: Stand,
+}
+
+/// The proxy port, with this process behind it; none if the session's network is not `trusted` any more.
+pub async fn port(behind: &Behind, stand: &Stand, sandbox: &dyn Sandbox) -> Result<Option<u16>> {
+    let mut standing = stand.lock().await;
+    if standing.as_ref().is_none_or(|standing| !standing.stands()) {
+        *standing = behind.stand(sandbox).await?;
+    }
+    Ok(standing.as_ref().map(Standing::port))
 }
 
 impl Proxied {
-    pub fn new(sandbox: Arc<dyn Sandbox>, behind: Behind) -> Self {
-        Self { sandbox, behind, standing: Mutex::new(None) }
-    }
-
-    /// The proxy port, with this process behind it; none if the session's network is not `trusted` any more.
-    async fn port(&self) -> Result<Option<u16>> {
-        let mut standing = self.standing.lock().await;
-        if standing.as_ref().is_none_or(|standing| !standing.stands()) {
-            *standing = self.behind.stand(&*self.sandbox).await?;
-        }
-        Ok(standing.as_ref().map(Standing::port))
+    pub fn new(sandbox: Arc<dyn Sandbox>, behind: Behind, stand: Stand) -> Self {
+        Self { sandbox, behind, stand }
     }
 }
 
@@ -55,7 +55,7 @@ impl Sandbox for Proxied {
 
     /// Without the proxy the command would find a closed door where an open one was promised: then it does not run.
     async fn exec(&self, mut request: ExecRequest) -> Result<Exec> {
-        if let Some(port) = self.port().await? {
+        if let Some(port) = port(&self.behind, &self.stand, &*self.sandbox).await? {
             let proxy = proxy_variables(port).into_iter().map(|(name, value)| (name.into(), value.into()));
             // What the request itself sets comes later and wins.
             request.env = proxy.chain(request.env).collect();

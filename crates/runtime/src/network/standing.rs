@@ -32,13 +32,14 @@ impl Behind {
     /// Those of the sandbox and of the store; the proxy in front of ours is none.
     pub async fn stand(&self, sandbox: &dyn Sandbox) -> Result<Option<Standing>> {
         let made = self.runtime.made_road()?;
+        let changes = self.runtime.network_changes();
         let rules = self.runtime.store().network_rules(&self.session).await?;
         let generation = rules.generation;
         // After the rules: what changes from here on is seen as a change.
         if self.is_of_another_network().await? {
             return Ok(None);
         }
-        let (tell, policy) = watch::channel(policy(self.runtime.config(), rules));
+        let (tell, policy) = watch::channel(policy(&self.runtime.network_config(), rules));
         let forwarder = sandbox.egress().await?;
         let port = forwarder.port();
         let mut approvals = SessionApprovals::new(self.runtime.store().clone(), self.session.clone());
@@ -53,18 +54,18 @@ impl Behind {
             let (_counted, session) = (counted, session);
             tokio::select! {
                 why = session.run(forwarder) => tracing::debug!(%why, "nobody stands behind a proxy port any more"),
-                () = behind.follow(generation, tell) => {}
+                () = behind.follow(Seen { generation, changes }, tell) => {}
             }
         });
         Ok(Some(Standing { port, task: task.abort_handle() }))
     }
 
     /// Tells of every change of what the session may reach, until its network is something else than `trusted`.
-    async fn follow(&self, mut generation: u64, tell: watch::Sender<Policy>) {
+    async fn follow(&self, mut seen: Seen, tell: watch::Sender<Policy>) {
         let mut failed = 0;
         loop {
             tokio::time::sleep(LOOK).await;
-            match self.changed(&mut generation).await {
+            match self.changed(&mut seen).await {
                 Ok(Change::None) => failed = 0,
                 Ok(Change::Policy(policy)) => {
                     failed = 0;
@@ -82,7 +83,7 @@ impl Behind {
                     if failed == PATIENCE {
                         tracing::warn!(%error, "what a session may reach cannot be read: it reaches nothing");
                         tell.send_replace(Policy::nothing());
-                        generation = 0;
+                        seen = Seen::default();
                     }
                 }
             }
@@ -92,13 +93,14 @@ impl Behind {
     /// A sandbox of one command, which is not stored, keeps the network that it was opened with.
     async fn is_of_another_network(&self) -> Result<bool> {
         let Some(session) = self.runtime.session(&self.session).await? else { return Ok(false) };
-        let configured = self.runtime.config().tools.exec.sandbox.network.value;
+        let configured = self.runtime.network_config().tools.exec.sandbox.network.value;
         Ok(session.overrides.network.unwrap_or(configured) != Network::Trusted)
     }
 
-    async fn changed(&self, generation: &mut u64) -> Result<Change> {
+    async fn changed(&self, seen: &mut Seen) -> Result<Change> {
         let store = self.runtime.store();
-        if store.network_generation().await? == *generation {
+        let changes = self.runtime.network_changes();
+        if store.network_generation().await? == seen.generation && changes == seen.changes {
             return Ok(Change::None);
         }
         let rules = store.network_rules(&self.session).await?;
@@ -106,9 +108,16 @@ impl Behind {
             return Ok(Change::NotTrusted);
         }
         // Only now: what could not be read is a change still.
-        *generation = rules.generation;
-        Ok(Change::Policy(policy(self.runtime.config(), rules)))
+        *seen = Seen { generation: rules.generation, changes };
+        Ok(Change::Policy(policy(&self.runtime.network_config(), rules)))
     }
+}
+
+/// Which state of the rules, and of the configuration, the policy was made of.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    generation: u64,
+    changes: u64,
 }
 
 enum Change {

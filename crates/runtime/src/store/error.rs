@@ -101,6 +101,12 @@ pub enum StoreError {
     /// As many rules of the network are there as can be.
     #[error("{0} rules of the network are there, which is as many as there can be")]
     TooManyRules(usize),
+    /// There is an API key of this name.
+    #[error("there is an API key {0:?} already")]
+    KeyExists(String),
+    /// As many API keys as can be are there.
+    #[error("{0} API keys are there, which is as many as there can be")]
+    TooManyKeys(usize),
     /// A session has a sandbox still.
     #[error("the session has a sandbox")]
     HasSandbox,
@@ -168,6 +174,8 @@ impl StoreError {
             Self::Override { .. } => "override-invalid",
             Self::TooMany(_) => "max-sandboxes",
             Self::TooManyRules(_) => "network-rules-full",
+            Self::KeyExists(_) => "key-exists",
+            Self::TooManyKeys(_) => "keys-full",
             Self::HasSandbox => "session-has-sandbox",
             Self::NoSession => "session-gone",
             Self::SandboxChanged => "sandbox-changed",
@@ -209,6 +217,8 @@ impl StoreError {
                 .cause("all of them are in use")
                 .fix("end one (`moltis sandbox ps` lists them), or raise `max_sandboxes`"),
             Self::TooManyRules(_) => told.fix("remove some (`moltis network rules` lists them)"),
+            Self::KeyExists(_) => told.fix("name another one, or revoke it: `moltis gateway key revoke`"),
+            Self::TooManyKeys(_) => told.fix("revoke some (`moltis gateway key list` lists them)"),
             Self::HasSandbox => told.fix("end the sandbox first: `moltis sandbox rm`"),
             Self::SandboxChanged | Self::SessionBusy(_) => told.fix("try again"),
             Self::NoSession => told.cause("it was removed meanwhile").fix("try again: a new one is made"),
@@ -228,8 +238,9 @@ impl From<StoreError> for Error {
             | StoreError::Exposed(_)
             | StoreError::TooMany(_)
             | StoreError::TooManyRules(_)
+            | StoreError::TooManyKeys(_)
             | StoreError::HasSandbox => Self::Refused(told),
-            StoreError::Override { .. } => Self::Invalid(told),
+            StoreError::Override { .. } | StoreError::KeyExists(_) => Self::Invalid(told),
             _ => Self::Unavailable(told),
         }
     }

@@ -23,7 +23,7 @@ pub const MAX_SESSION_RULES: usize = 1024;
 const KEPT_MILLIS: u64 = 30 * 24 * 3600 * 1000;
 
 /// What a rule does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleAction {
     /// It lets through.

@@ -84,6 +84,17 @@ impl Database {
         })
     }
 
+    /// How many sessions there are.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`].
+    pub fn count_sessions(&self) -> Result<u64> {
+        self.read(|c| {
+            let mut query = c.prepare_cached("SELECT count(*) FROM sessions")?;
+            Ok(since_1970(query.query_row([], |row| row.get(0))?))
+        })
+    }
+
     /// The session of a key, made with these overrides if it is not there; `true` when it was made.
     ///
     /// # Errors

@@ -1,0 +1,255 @@
+//! Sessions: listed, looked at, made, changed, forgotten; what they ran.
+
+use std::collections::HashMap;
+
+use axum::http::Method;
+use moltis_runtime::json::Remembered;
+use moltis_runtime::store::{HistoryCursor, Patch, SandboxState, Session, SessionPatch, StoredSandbox};
+use moltis_runtime::{ExplainRequest, Runtime, SandboxInfo, Stopped};
+use moltis_sandbox::SessionKey;
+use serde_json::{Map, Value, json};
+
+use super::words;
+use crate::ask::AskedSettings;
+use crate::call::{Call, json as json_answer, ok, session_key};
+use crate::grants::{self, Asked};
+use crate::problem::Problem;
+use crate::route::{Answered, Bound, Route, Rule, query};
+use crate::schema::{flag, has, list as list_of, may, named, object, text};
+
+/// Sessions whose state is looked up for one page at most; the others say what is written down.
+const LOOKED_UP: usize = 200;
+
+/// The routes.
+pub fn routes() -> Vec<Route> {
+    let of = |route: Route| route.part("session", words::SESSION, words::session()).runs();
+    vec![
+        Route::new(Method::GET, "/api/v1/sessions", "listSessions", Rule::read(Bound::Filtered), list)
+            .about("Sessions", "Sessions in the order of their keys")
+            .with(words::page())
+            .runs()
+            .answers(
+                200,
+                "A page of them",
+                object(
+                    "",
+                    [
+                        has("sessions", "", list_of(named("Session"))),
+                        may("next", "The cursor of the next page, if there is one", text()),
+                    ],
+                ),
+            ),
+        of(Route::new(
+            Method::GET,
+            "/api/v1/sessions/{session}",
+            "getSession",
+            Rule::read(Bound::Session),
+            show,
+        ))
+        .about("Sessions", "One session, its sandbox, and what would become of its next command")
+        .answers(200, "The session", named("SessionDetails")),
+        of(Route::new(
+            Method::PUT,
+            "/api/v1/sessions/{session}",
+            "createSession",
+            Rule::write(Bound::Session),
+            create,
+        ))
+        .about("Sessions", "Make a session; one that is there must agree with what is asked for")
+        .json(named("Settings"))
+        .or_nothing()
+        .answers(200, "It was there", named("Session"))
+        .answers(201, "It was made", named("Session")),
+        of(Route::new(
+            Method::PATCH,
+            "/api/v1/sessions/{session}",
+            "changeSession",
+            Rule::write(Bound::Session),
+            change,
+        ))
+        .about("Sessions", "Change what a session sets: what is absent stays, `null` clears")
+        .more("A sandbox that runs stays as it is until the next command; what it may reach holds at once.")
+        .json(named("SessionPatch"))
+        .answers(200, "It was changed", named("Session"))
+        .answers(201, "It was made", named("Session")),
+        of(Route::new(
+            Method::DELETE,
+            "/api/v1/sessions/{session}",
+            "removeSession",
+            Rule::write(Bound::Session),
+            remove,
+        ))
+        .about("Sessions", "Forget a session, after its sandbox was ended with all that runs in it")
+        .with([query("purge", "Remove its home too", flag())])
+        .answers(
+            200,
+            "It is gone",
+            object("", [has("homeRemoved", "Whether a home of its own went with it", flag())]),
+        ),
+        of(Route::new(
+            Method::POST,
+            "/api/v1/sessions/{session}/stop",
+            "stopSession",
+            Rule::write(Bound::Session),
+            stop,
+        ))
+        .about("Sessions", "End its sandbox with all that runs in it; the session and its home stay")
+        .answers(200, "None runs any more", object("", [has("ended", "Whether one ran", flag())])),
+        of(Route::new(
+            Method::GET,
+            "/api/v1/sessions/{session}/history",
+            "getHistory",
+            Rule::read(Bound::Session),
+            history,
+        ))
+        .about("Sessions", "What the session ran, newest first")
+        .with(words::page())
+        .with([query("output", "With the beginning and the end of what was printed", flag())])
+        .answers(
+            200,
+            "A page of it",
+            object(
+                "",
+                [
+                    has("commands", "", list_of(named("HistoryEntry"))),
+                    may("next", "The cursor of the next page, if there is one", text()),
+                ],
+            ),
+        ),
+    ]
+}
+
+/// A session as it is told: what is stored, and what there is of its sandbox.
+fn told(session: &Session, sandbox: Option<&SandboxInfo>) -> Map<String, Value> {
+    let mut fields = match json!(session) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let state = match (&session.sandbox, sandbox) {
+        (None, _) => "none",
+        (Some(StoredSandbox { state: SandboxState::Opening, .. }), _) => "opening",
+        (Some(StoredSandbox { state: SandboxState::Closing, .. }), _) => "closing",
+        (Some(_), Some(info)) if !info.running => "gone",
+        (Some(_), _) => "running",
+    };
+    fields.insert("state".to_owned(), state.into());
+    if let Some(row) = &session.sandbox {
+        fields.insert("backend".to_owned(), json!(row.backend));
+    }
+    if let Some(info) = sandbox {
+        fields.insert("sandbox".to_owned(), json!(info));
+    }
+    fields
+}
+
+async fn list(call: Call) -> Answered {
+    let most = usize::try_from(call.number("limit").unwrap_or(words::SHOWN)).unwrap_or(usize::MAX);
+    let mut after = call.query("cursor").map(session_key).transpose()?;
+    let runtime = call.runtime();
+    let (mut found, mut next) = (Vec::new(), None);
+    'pages: loop {
+        let page = runtime.sessions(after.as_ref()).await?;
+        let Some(last) = page.last() else { break };
+        after = Some(last.key.clone());
+        for session in page.into_iter().filter(|session| call.who.sees(&session.key)) {
+            if found.len() == most {
+                next = found.last().map(|session: &Session| session.key.clone());
+                break 'pages;
+            }
+            found.push(session);
+        }
+    }
+    let sandboxes = if found.len() <= LOOKED_UP { by_session(&runtime).await? } else { HashMap::new() };
+    let sessions: Vec<_> = found.iter().map(|session| told(session, sandboxes.get(&session.key))).collect();
+    let mut answer = json!({ "sessions": sessions });
+    if let Some(next) = next {
+        answer["next"] = json!(next);
+    }
+    ok(&answer)
+}
+
+async fn by_session(runtime: &Runtime) -> Result<HashMap<SessionKey, SandboxInfo>, Problem> {
+    let all = runtime.sandboxes().await?;
+    Ok(all.into_iter().filter_map(|info| Some((info.session.clone()?, info))).collect())
+}
+
+async fn show(call: Call) -> Answered {
+    let key = call.session()?;
+    let runtime = call.runtime();
+    let session = runtime.existing_session(&key).await?;
+    let sandbox = by_session(&runtime).await?.remove(&key);
+    let remembered = runtime.remembered(&session).await?;
+    let next = runtime.explain(&ExplainRequest { session: Some(key), ..Default::default() }).await?;
+    let mut fields = told(&session, sandbox.as_ref());
+    fields.insert("commandsRemembered".to_owned(), remembered.into());
+    // What it says of the host, such as folders, is for whoever runs it.
+    fields.insert("fate".to_owned(), json!(next.sandbox));
+    fields.insert("because".to_owned(), next.because.into());
+    fields.insert("notEnforced".to_owned(), json!(next.not_enforced));
+    fields.insert("notes".to_owned(), json!(next.notes));
+    if let Some(error) = next.refusal {
+        fields.insert("refusal".to_owned(), Problem::from(error).document());
+    }
+    ok(&fields)
+}
+
+async fn create(mut call: Call) -> Answered {
+    let key = call.session()?;
+    let asked: AskedSettings = call.json().await?;
+    let runtime = call.runtime();
+    let settings = asked.overrides(&runtime, &call.who).await?;
+    let (session, made) = runtime.create_session(&key, &settings, &call.caller()).await?;
+    json_answer(if made { 201 } else { 200 }, &told(&session, None))
+}
+
+fn set<T>(patch: &Patch<T>) -> Option<&T> {
+    match patch {
+        Patch::Set(value) => Some(value),
+        Patch::Keep | Patch::Clear => None,
+    }
+}
+
+async fn change(mut call: Call) -> Answered {
+    let key = call.session()?;
+    let patch: SessionPatch = call.json().await?;
+    let runtime = call.runtime();
+    let asked = Asked {
+        enabled: set(&patch.sandbox_enabled).copied(),
+        backend: set(&patch.sandbox_backend).copied(),
+        network: set(&patch.network).copied(),
+        image: set(&patch.sandbox_image),
+        workspace: set(&patch.workspace).map(|workspace| &*workspace.source),
+    };
+    grants::see(&runtime, &call.who, asked).await?;
+    let (session, made) = runtime.set_session(&key, patch, &call.caller()).await?;
+    json_answer(if made { 201 } else { 200 }, &told(&session, None))
+}
+
+async fn remove(call: Call) -> Answered {
+    let removed = call.runtime().remove_session(&call.session()?, call.says("purge")).await?;
+    ok(&json!({ "homeRemoved": removed.home }))
+}
+
+async fn stop(call: Call) -> Answered {
+    let stopped = call.runtime().stop_sandbox(&call.session()?).await?;
+    ok(&json!({ "ended": stopped == Stopped::Ended }))
+}
+
+async fn history(call: Call) -> Answered {
+    let key = call.session()?;
+    let before = match call.query("cursor") {
+        Some(text) => Some(HistoryCursor(text.parse().map_err(|_| {
+            Problem::invalid("param-invalid", "`cursor` cannot be right").fix("use `next` of the page before")
+        })?)),
+        None => None,
+    };
+    let most = usize::try_from(call.number("limit").unwrap_or(words::SHOWN)).unwrap_or(usize::MAX);
+    let page = call.runtime().history(&key, before, most).await?;
+    let output = call.says("output");
+    let commands: Vec<_> = page.entries.iter().map(|entry| Remembered::new(entry, output)).collect();
+    let mut answer = json!({ "commands": commands });
+    if let Some(next) = page.next {
+        answer["next"] = next.0.to_string().into();
+    }
+    ok(&answer)
+}

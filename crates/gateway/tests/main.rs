@@ -1,0 +1,14 @@
+//! The gateway as its callers see it. Every answer that a test gets is held against the OpenAPI document.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod auth;
+mod conform;
+mod exec;
+mod files;
+mod lasting;
+mod network;
+mod sessions;
+mod settings;
+mod support;
+mod system;
+mod terminal;

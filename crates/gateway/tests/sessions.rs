@@ -1,0 +1,142 @@
+//! Sessions: made, listed, changed, removed; and the sandboxes behind them.
+
+use hyper::Method;
+use serde_json::{Value, json};
+
+use crate::support::World;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_made_changed_and_forgotten() {
+    let world = World::new().await;
+    // A key may hold anything; it is percent-encoded.
+    let path = "/api/v1/sessions/a%2Fb%20%C3%BC";
+    let settings = json!({ "limits": { "pids": 50 } });
+    let made = world.with_json(world.admin(), Method::PUT, path, settings.clone()).await.is(201);
+    assert_eq!(
+        (&made["session"], &made["overrides"]),
+        (&json!("a/b ü"), &json!({ "limits": { "pids": 50 } }))
+    );
+    world.with_json(world.admin(), Method::PUT, path, settings).await.is(200);
+    let other = json!({ "limits": { "pids": 51 } });
+    world.with_json(world.admin(), Method::PUT, path, other).await.fails(409, "session-differs");
+    let patch = |patch: Value| world.with_json(world.admin(), Method::PATCH, path, patch);
+    patch(json!({ "network": "trusted", "trustedDomains": ["a.example"], "env": { "A": "secret" } }))
+        .await
+        .is(200);
+    let changed = patch(json!({ "network": null, "idleTtlSecs": 60 })).await;
+    assert!(!String::from_utf8_lossy(&changed.body).contains("secret"));
+    let changed = changed.is(200);
+    assert_eq!(
+        (&changed["overrides"], &changed["env"]),
+        (
+            &json!({ "limits": { "pids": 50 }, "trustedDomains": ["a.example"], "idleTtlSecs": 60 }),
+            &json!(["A"])
+        )
+    );
+    patch(json!({ "limits": null, "trustedDomains": null, "idleTtlSecs": null, "env": null })).await.is(200);
+    for (wrong, status, code) in [
+        (json!({ "sandboxBackend": "dokcer" }), 400, "body-invalid"),
+        (json!({ "nothing": 1 }), 400, "body-invalid"),
+        (json!({ "idleTtlSecs": 0 }), 400, "override-invalid"),
+        (json!({ "limits": { "memory": 1 } }), 400, "override-invalid"),
+        (json!([]), 400, "body-invalid"),
+    ] {
+        patch(wrong).await.fails(status, code);
+    }
+    let shown = world.get(world.admin(), path).await.is(200);
+    assert_eq!(
+        (&shown["overrides"], &shown["state"], &shown["fate"]),
+        (&json!({}), &json!("none"), &json!("new"))
+    );
+    let ran = world.post(world.admin(), &format!("{path}/exec"), json!({ "command": "true" })).await.is(200);
+    let shown = world.get(world.admin(), path).await.is(200);
+    assert_eq!(
+        (&shown["state"], &shown["sandboxId"], &shown["fate"]),
+        (&json!("running"), &ran["sandboxId"], &json!("used"))
+    );
+    assert_eq!(
+        world.send(world.admin(), Method::POST, &format!("{path}/stop")).await.is(200),
+        json!({ "ended": true })
+    );
+    let gone = world.send(world.admin(), Method::DELETE, &format!("{path}?purge=true")).await.is(200);
+    assert_eq!(gone, json!({ "homeRemoved": false }));
+    world.get(world.admin(), path).await.fails(404, "session-missing");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_come_in_pages_of_what_is_seen() {
+    let world = World::new().await;
+    for name in ["a1", "a2", "a3", "b1", "b2"] {
+        world
+            .with_json(world.admin(), Method::PUT, &format!("/api/v1/sessions/{name}"), json!({}))
+            .await
+            .is(201);
+    }
+    let bound = world.key("bound", "operator.read", Some(&["a*", "b2"])).await;
+    let names = |page: &Value| -> Vec<String> {
+        let all = page["sessions"].as_array().unwrap().iter();
+        all.map(|session| session["session"].as_str().unwrap().to_owned()).collect()
+    };
+    let (mut seen, mut next) = (Vec::new(), None::<String>);
+    loop {
+        let cursor = next.map_or(String::new(), |next| format!("&cursor={next}"));
+        let page = world.get(bound.clone(), &format!("/api/v1/sessions?limit=2{cursor}")).await.is(200);
+        seen.extend(names(&page));
+        match page["next"].as_str() {
+            Some(cursor) => next = Some(cursor.to_owned()),
+            None => break,
+        }
+    }
+    assert_eq!(seen, ["a1", "a2", "a3", "b2"]);
+    let all = world.get(world.admin(), "/api/v1/sessions").await.is(200);
+    assert_eq!(names(&all), ["a1", "a2", "a3", "b1", "b2"]);
+    for (query, code) in [
+        ("limit=0", "param-invalid"),
+        ("limit=1001", "param-invalid"),
+        ("limit=x", "param-invalid"),
+        ("limt=1", "param-unknown"),
+        ("limit=1&limit=2", "param-invalid"),
+    ] {
+        world.get(world.admin(), &format!("/api/v1/sessions?{query}")).await.fails(400, code);
+    }
+    // What a bound key sees of sandboxes is its own.
+    for name in ["a1", "b1"] {
+        let path = format!("/api/v1/sessions/{name}/exec");
+        world.post(world.admin(), &path, json!({ "command": "true" })).await.is(200);
+    }
+    let sandboxes = world.get(bound.clone(), "/api/v1/sandboxes").await.is(200);
+    assert_eq!(sandboxes["sandboxes"].as_array().unwrap().len(), 1);
+    assert_eq!(sandboxes["sandboxes"][0]["session"], "a1");
+    world.get(bound, "/api/v1/sessions/b1").await.fails(404, "session-missing");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sandboxes_backends_images_and_room_are_told() {
+    let world = World::new().await;
+    let ran =
+        world.post(world.admin(), "/api/v1/sessions/s/exec", json!({ "command": "true" })).await.is(200);
+    let id = ran["sandboxId"].as_str().unwrap();
+    let backends = world.get(world.admin(), "/api/v1/backends").await.is(200);
+    let host =
+        backends["backends"].as_array().unwrap().iter().find(|one| one["backend"] == "restricted-host");
+    assert_eq!(host.unwrap()["usable"], true);
+    world.get(world.admin(), "/api/v1/disk").await.is(200);
+    world.get(world.admin(), "/api/v1/images").await.is(200);
+    let built = world.post(world.admin(), "/api/v1/images/build", json!({})).await.is(200);
+    assert_eq!(built, json!({ "backend": "restricted-host", "prepared": [] }));
+    world.send(world.admin(), Method::DELETE, "/api/v1/images?tag=none").await;
+    let pruned = world.post(world.admin(), "/api/v1/sandboxes/prune", json!({})).await.is(200);
+    assert_eq!((&pruned["removed"], &pruned["kept"]), (&json!([]), &json!(1)));
+    let path = format!("/api/v1/sandboxes/{id}");
+    let stopped = world.send(world.admin(), Method::POST, &format!("{path}/stop")).await.is(200);
+    assert_eq!(stopped, json!({ "ended": true }));
+    assert_eq!(world.send(world.admin(), Method::DELETE, &path).await.status, 204);
+    let none = format!("/api/v1/sandboxes/{}/stop", "0".repeat(40));
+    world.send(world.admin(), Method::POST, &none).await.fails(404, "sandbox-missing");
+    let ran =
+        world.post(world.admin(), "/api/v1/sessions/s/exec", json!({ "command": "true" })).await.is(200);
+    assert_eq!(ran["restarted"], "stopped");
+    world.end().await;
+}
