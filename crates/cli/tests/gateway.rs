@@ -162,3 +162,193 @@ fn a_hangup_makes_it_read_its_configuration() {
     gateway.until(|gateway| timeout(gateway) == "7");
     assert_eq!(gateway.end(), Some(0));
 }
+
+/// What a gateway has acknowledged.
+#[derive(Default)]
+struct Acknowledged {
+    /// Answers of commands, by their idempotency keys: where each ran, and what it was answered.
+    ran: Vec<(String, String, String)>,
+    /// Idempotency keys of commands that were not answered.
+    unanswered: Vec<(String, String)>,
+    /// Sessions and the variable that each was given last.
+    sessions: std::collections::BTreeMap<String, String>,
+    rules: Vec<String>,
+}
+
+/// A request that may find nobody there, or lose him half-way.
+fn try_ask(
+    address: &str,
+    token: &str,
+    method: &str,
+    path: &str,
+    key: &str,
+    body: &str,
+) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let key = if key.is_empty() { String::new() } else { format!("Idempotency-Key: {key}\r\n") };
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n{key}\
+         Content-Type: application/json\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    // An answer that is cut is none.
+    let length = head
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length: ").map(str::to_owned));
+    let whole = length.is_none_or(|length| length.trim().parse() == Ok(body.len()));
+    whole.then(|| Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned())))?
+}
+
+fn path_of(session: &str) -> String {
+    format!("/api/v1/sessions/{session}")
+}
+
+/// Asks for whatever comes to mind until nobody answers any more.
+fn load(address: &str, token: &str, worker: usize, round: usize, seen: &std::sync::Mutex<Acknowledged>) {
+    for step in 0.. {
+        let name = format!("w{worker}-{}", step % 3);
+        let key = format!("{round}-{worker}-{step}");
+        let body = format!(r#"{{"command":"echo {key} | tee -a /tmp/all"}}"#);
+        let done = match step % 4 {
+            0 | 1 => {
+                let exec = format!("{}/exec", path_of(&name));
+                let answer = try_ask(address, token, "POST", &exec, &key, &body);
+                let mut seen = seen.lock().unwrap();
+                match answer {
+                    Some((200, answer)) => seen.ran.push((name, key, answer)),
+                    Some((status, answer)) => panic!("{status} {answer}"),
+                    None => {
+                        seen.unanswered.push((name, key));
+                        return;
+                    }
+                }
+                continue;
+            }
+            2 => {
+                let name = format!("{name}-set");
+                let body = format!(r#"{{"env":{{"KEY":null,"K{step}":"x"}},"idleTtlSecs":{}}}"#, step + 1);
+                let answer = try_ask(address, token, "PATCH", &path_of(&name), "", &body);
+                answer.map(|(status, _)| {
+                    assert!(matches!(status, 200 | 201), "{status}");
+                    seen.lock().unwrap().sessions.insert(name, format!("K{step}"));
+                })
+            }
+            _ => {
+                let pattern = format!("h{round}-{worker}-{step}.example");
+                let body = format!(r#"{{"pattern":"{pattern}","action":"allow"}}"#);
+                let answer = try_ask(address, token, "POST", "/api/v1/network/rules", "", &body);
+                answer.map(|(status, answer)| {
+                    assert_eq!(status, 200, "{answer}");
+                    seen.lock().unwrap().rules.push(pattern);
+                })
+            }
+        };
+        if done.is_none() {
+            return;
+        }
+    }
+}
+
+/// Sees that all is there that was acknowledged, and that nothing runs that nobody waits for.
+fn see(gateway: &Gateway, token: &str, seen: &Acknowledged) {
+    let get = |path: &str| -> Value {
+        let (status, body) = gateway.ask(token, "GET", path, "");
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
+    };
+    for (name, variable) in &seen.sessions {
+        let session = get(&path_of(name));
+        assert!(session["env"].as_array().unwrap().iter().any(|one| one == variable), "{session}");
+    }
+    let rules = get("/api/v1/network/rules");
+    for pattern in &seen.rules {
+        assert!(
+            rules["rules"].as_array().unwrap().iter().any(|rule| rule["pattern"] == *pattern),
+            "{pattern}"
+        );
+    }
+    // Every command that was answered is answered the same, and did not run again.
+    let mut answered: std::collections::BTreeMap<&str, Vec<&str>> = std::collections::BTreeMap::new();
+    for (name, key, before) in &seen.ran {
+        answered.entry(name).or_default().push(key);
+        let body = format!(r#"{{"command":"echo {key} | tee -a /tmp/all"}}"#);
+        let exec = format!("{}/exec", path_of(name));
+        let now = try_ask(gateway.address(), token, "POST", &exec, key, &body).unwrap();
+        assert_eq!(now, (200, before.clone()));
+    }
+    for (name, key) in &seen.unanswered {
+        // It is lost, or ended unheard, or never began: whatever it is, it is said, and asking does not run it twice.
+        let body = format!(r#"{{"command":"echo {key} | tee -a /tmp/all"}}"#);
+        let exec = format!("{}/exec", path_of(name));
+        let (status, answer) = try_ask(gateway.address(), token, "POST", &exec, key, &body).unwrap();
+        assert!(status == 200 || (status == 502 && answer.contains("exec-lost")), "{status} {answer}");
+    }
+    for (name, keys) in answered {
+        let exec = format!("{}/exec", path_of(name));
+        let (status, body) = gateway.ask(token, "POST", &exec, r#"{"command":"cat /tmp/all"}"#);
+        let ran: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((status, ran.get("restarted")), (200, None), "the sandbox of {name} went on: {ran}");
+        let lines: Vec<_> = ran["stdout"].as_str().unwrap().lines().collect();
+        for key in keys {
+            assert_eq!(lines.iter().filter(|line| *line == &key).count(), 1, "{key} in {name}");
+        }
+        for (_, key) in seen.unanswered.iter().filter(|(of, _)| of == name) {
+            assert!(lines.iter().filter(|line| *line == key).count() <= 1, "{key} in {name} ran twice");
+        }
+        let history = get(&format!("{}/history?limit=1000", path_of(name)));
+        for one in history["commands"].as_array().unwrap() {
+            assert!(one["state"] != "running", "{one}");
+        }
+    }
+}
+
+#[test]
+fn a_gateway_that_is_killed_loses_nothing_that_it_acknowledged() {
+    let place = Place::new();
+    let rounds = std::env::var("MOLTIS_KILLS").map_or(10, |rounds| rounds.parse().unwrap());
+    let seen = std::sync::Mutex::new(Acknowledged::default());
+    let mut token = String::new();
+    let mut process = None;
+    for round in 0..rounds {
+        let gateway = Gateway::start(&place);
+        if round == 0 {
+            token = std::fs::read_to_string(gateway.banner["tokenFile"].as_str().unwrap())
+                .unwrap()
+                .trim()
+                .to_owned();
+            let body = r#"{"command":"while :; do echo tick; sleep 0.1; done"}"#;
+            let (status, started) = gateway.ask(&token, "POST", "/api/v1/sessions/ticks/processes", body);
+            assert_eq!(status, 201, "{started}");
+            process = serde_json::from_str::<Value>(&started).unwrap()["process"].as_u64();
+        }
+        see(&gateway, &token, &seen.lock().unwrap());
+        // Drawn by the clock: from at once to a second and a half later.
+        let nanos =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
+        let until = Duration::from_millis(u64::from(nanos) % 1500);
+        std::thread::scope(|scope| {
+            let address = gateway.address();
+            let (seen, token) = (&seen, &*token);
+            for worker in 0..4 {
+                scope.spawn(move || load(address, token, worker, round, seen));
+            }
+            std::thread::sleep(until);
+            gateway.signal("-KILL");
+        });
+    }
+    let gateway = Gateway::start(&place);
+    let seen = seen.into_inner().unwrap();
+    see(&gateway, &token, &seen);
+    assert!(rounds < 5 || seen.ran.len() > rounds, "there was load: {}", seen.ran.len());
+    let path = format!("/api/v1/sessions/ticks/processes/{}", process.unwrap());
+    let (_, shown) = gateway.ask(&token, "GET", &path, "");
+    assert_eq!(serde_json::from_str::<Value>(&shown).unwrap()["running"], true, "{shown}");
+    assert_eq!(gateway.ask(&token, "DELETE", &path, "").0, 200);
+    assert_eq!(gateway.end(), Some(0));
+}

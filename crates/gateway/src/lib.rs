@@ -7,12 +7,14 @@
 pub mod ask;
 pub mod auth;
 pub mod call;
+pub mod carry;
 pub mod error;
 pub mod grants;
 pub mod identity;
 pub mod limits;
 pub mod live;
 pub mod log;
+pub mod mcp;
 pub mod metrics;
 pub mod mount;
 pub mod notify;

@@ -42,7 +42,8 @@ pub fn router(state: &Arc<State>) -> Router {
         };
         router = router.route(path, on(filter, handler));
     }
-    for mount in state.options.mounts.clone() {
+    let mcp = crate::mcp::mount(state.runtime(), state.stop.clone());
+    for mount in state.options.mounts.iter().cloned().chain([mcp]) {
         for path in [mount.path.to_owned(), format!("{}/{{session}}", mount.path)] {
             let (state, mount) = (Arc::clone(state), mount.clone());
             let handler = move |request: Request| {

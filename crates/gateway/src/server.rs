@@ -466,6 +466,7 @@ impl Running {
         let deadline = self.state.options.deadline.unwrap_or(DEADLINE);
         notify::tell(Told::Stopping, "waiting for requests to end");
         self.state.ending.send_replace(true);
+        self.state.stop.cancel();
         // From here on it is not found any more.
         let _ = fs::remove_file(&self.banner.socket);
         let over = tokio::time::timeout(deadline, self.open.wait_for(|open| *open == 0)).await;

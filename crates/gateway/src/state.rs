@@ -9,6 +9,7 @@ use moltis_runtime::store::{KeyScope, now_millis};
 use moltis_runtime::{Adopted, ExplainRequest, Runtime};
 use moltis_sandbox::{BackendName, Diagnosis};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::auth::Hosts;
 use crate::limits::{self, Limits};
@@ -42,6 +43,8 @@ pub struct State {
     warnings: Mutex<Vec<Diagnosis>>,
     /// Whether it is about to end.
     pub ending: watch::Sender<bool>,
+    /// Cancelled at the end, for those who wait for that.
+    pub stop: CancellationToken,
     /// Whether what ran before was taken over.
     pub ready: watch::Sender<bool>,
 }
@@ -73,6 +76,7 @@ impl State {
             adopted: Mutex::default(),
             warnings: Mutex::default(),
             ending: watch::Sender::new(false),
+            stop: CancellationToken::new(),
             ready: watch::Sender::new(false),
         }
     }

@@ -6,6 +6,7 @@ mod conform;
 mod exec;
 mod files;
 mod lasting;
+mod mcp;
 mod network;
 mod sessions;
 mod settings;

@@ -128,8 +128,9 @@ async fn rules_and_questions_are_answered() {
     assert_eq!((&told["event"], &told["host"]), (&json!("asked"), &json!("one.example")));
     let waiting = world.get(bound.clone(), "/api/v1/network/approvals").await.is(200);
     assert_eq!(waiting["approvals"].as_array().unwrap().len(), 1);
-    let decide =
-        |id: u64, decision: &str| (format!("/api/v1/network/approvals/{id}"), json!({ "decision": decision }));
+    let decide = |id: u64, decision: &str| {
+        (format!("/api/v1/network/approvals/{id}"), json!({ "decision": decision }))
+    };
     let (path, body) = decide(other, "once");
     world.post(bound.clone(), &path, body).await.fails(404, "approval-missing");
     let (path, body) = decide(mine, "always");

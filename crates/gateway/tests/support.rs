@@ -196,7 +196,10 @@ impl World {
         let answer = tokio::time::timeout(PATIENCE, self.raw(who, method.clone(), path, headers, body));
         let answer = answer.await.unwrap_or_else(|_| panic!("{method} {path} is not answered"));
         let kind = answer.headers.get("content-type").map(|kind| kind.to_str().unwrap());
-        conform::see(method.as_str(), path, answer.status, kind, &answer.body);
+        // What is mounted has words of its own.
+        if !path.starts_with("/mcp") {
+            conform::see(method.as_str(), path, answer.status, kind, &answer.body);
+        }
         assert!(!answer.header("x-request-id").is_empty());
         assert_eq!(answer.header("x-content-type-options"), "nosniff");
         assert!(!answer.headers.keys().any(|name| name.as_str().starts_with("access-control-")));

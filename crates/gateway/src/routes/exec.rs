@@ -22,6 +22,7 @@ use tokio::task::AbortHandle;
 use super::words;
 use crate::ask::{Ask, MAX_BODY};
 use crate::call::{Call, failed};
+use crate::carry::{carry, unheard};
 use crate::identity::Identity;
 use crate::live::{self, EVENTS, Event, LINES};
 use crate::metrics::Ended;
@@ -96,26 +97,44 @@ pub fn routes() -> Vec<Route> {
 /// Where a command runs.
 pub enum Place {
     /// A sandbox that ends with it.
-    Command(Option<Opened>, Runtime),
+    Command(Option<Opened>),
     /// A session's, which stays.
     Session(Box<OpenSession>),
 }
 
 impl Place {
-    /// Opens it.
+    /// Opens it. An opening that has begun is carried to its end, and put away if its caller is gone by then.
     ///
     /// # Errors
     /// Those of opening.
     pub async fn open(
-        runtime: &Runtime,
-        settings: &Overrides,
-        session: Option<&SessionRequest>,
-        progress: &BuildSink,
-    ) -> Result<Self, Error> {
-        Ok(match session {
-            None => Self::Command(Some(runtime.open_with(settings, progress).await?), runtime.clone()),
-            Some(request) => Self::Session(Box::new(runtime.open_session_with(request, progress).await?)),
+        runtime: Runtime,
+        settings: Overrides,
+        session: Option<SessionRequest>,
+        progress: BuildSink,
+    ) -> Result<Self, Problem> {
+        carry(async move {
+            Ok(match session {
+                None => Self::Command(Some(runtime.open_with(&settings, &progress).await?)),
+                Some(request) => {
+                    Self::Session(Box::new(runtime.open_session_with(&request, &progress).await?))
+                }
+            })
         })
+        .await
+    }
+
+    /// Opens it for somebody who does not hear how it goes on.
+    ///
+    /// # Errors
+    /// Those of opening.
+    pub async fn open_unheard(
+        runtime: Runtime,
+        settings: Overrides,
+        session: Option<SessionRequest>,
+    ) -> Result<Self, Problem> {
+        let (sink, progress) = BuildSink::channel();
+        unheard(Self::open(runtime, settings, session, sink), progress).await
     }
 
     /// Starts a command.
@@ -124,7 +143,7 @@ impl Place {
     /// Those of starting it.
     pub async fn exec(&mut self, request: ExecRequest) -> Result<Exec, Error> {
         match self {
-            Self::Command(opened, _) => match opened {
+            Self::Command(opened) => match opened {
                 Some(opened) => opened.sandbox.exec(request).await,
                 None => Err(moltis_runtime::error::ended_without_exit()),
             },
@@ -135,14 +154,14 @@ impl Place {
     /// What is told of it.
     pub fn told(&self) -> Option<Told> {
         let (sandbox, backend, not_enforced, notes) = match self {
-            Self::Command(opened, _) => {
+            Self::Command(opened) => {
                 let opened = opened.as_ref()?;
                 (&opened.sandbox, opened.backend, &opened.not_enforced, &opened.notes)
             }
             Self::Session(open) => (&open.sandbox, open.backend, &open.not_enforced, &open.notes),
         };
         let (session, restarted, lost) = match self {
-            Self::Command(..) => (None, None, Vec::new()),
+            Self::Command(_) => (None, None, Vec::new()),
             Self::Session(open) => (Some(open.key().clone()), open.restarted, open.lost.clone()),
         };
         Some(Told {
@@ -158,7 +177,7 @@ impl Place {
 
     /// Ends what does not stay.
     pub async fn put_away(&mut self) {
-        if let Self::Command(opened, _) = self
+        if let Self::Command(opened) = self
             && let Some(opened) = opened.take()
             && let Err(error) = opened.sandbox.close().await
         {
@@ -169,7 +188,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Self::Command(opened, _) = self else { return };
+        let Self::Command(opened) = self else { return };
         let Some(opened) = opened.take() else { return };
         // Its caller went away.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -404,9 +423,13 @@ impl Job {
     }
 
     /// Runs it to its end, or to the moment that its caller is gone: then it is ended, and what it did until then told.
-    async fn collect_until(mut self, gone: oneshot::Receiver<()>) -> Result<Answer, Problem> {
-        let sink = BuildSink::ignore();
-        let mut place = Place::open(&self.runtime, &self.settings, self.session.as_ref(), &sink).await?;
+    async fn collect_until(mut self, mut gone: oneshot::Receiver<()>) -> Result<Answer, Problem> {
+        let (runtime, settings) = (self.runtime.clone(), self.settings.clone());
+        let mut place = Place::open_unheard(runtime, settings, self.session.take()).await?;
+        if gone.try_recv() == Err(oneshot::error::TryRecvError::Closed) {
+            place.put_away().await;
+            return Err(failed("caller-gone", "whoever asked went away before the command started"));
+        }
         let request = self.request.clone();
         let exec = match place.exec(request).await {
             Ok(exec) => exec,
@@ -439,21 +462,16 @@ impl Job {
     async fn stream(self, kind: &'static str) -> Answered {
         let (sink, mut progress) = BuildSink::channel();
         let Self { state, runtime, settings, session, request, input, cap: _ } = self;
-        let starting = {
-            let sink = sink.clone();
-            async move {
-                let mut place = Place::open(&runtime, &settings, session.as_ref(), &sink).await?;
-                drop(sink);
-                match place.exec(request).await {
-                    Ok(exec) => Ok((place, exec)),
-                    Err(error) => {
-                        place.put_away().await;
-                        Err(error)
-                    }
+        let starting = async move {
+            let mut place = Place::open(runtime, settings, session, sink).await?;
+            match place.exec(request).await {
+                Ok(exec) => Ok((place, exec)),
+                Err(error) => {
+                    place.put_away().await;
+                    Err(error.into())
                 }
             }
         };
-        drop(sink);
         let mut starting: Starting = Box::pin(starting);
         let first = tokio::select! {
             biased;
@@ -462,14 +480,14 @@ impl Job {
         };
         let stage = match first {
             Ok(Ok((place, exec))) => Stage::Runs(Box::new(Running::new(place, exec, input))),
-            Ok(Err(error)) => return Err(error.into()),
+            Ok(Err(problem)) => return Err(problem),
             Err(told) => Stage::Starts { starting, progress, told: Some(told), input },
         };
         Ok(live::answer(kind, events(state, stage)))
     }
 }
 
-type Starting = futures_util::future::BoxFuture<'static, Result<(Place, Exec), Error>>;
+type Starting = futures_util::future::BoxFuture<'static, Result<(Place, Exec), Problem>>;
 
 /// A command whose events are told.
 enum Stage {
@@ -520,7 +538,7 @@ async fn step(state: &State, stage: Stage) -> Option<(Event, Stage)> {
                     Ok((place, exec)) => {
                         Box::pin(step(state, Stage::Runs(Box::new(Running::new(place, exec, input))))).await
                     }
-                    Err(error) => Some((error_event(error), Stage::Over)),
+                    Err(problem) => Some((Event::new("error", problem.document()), Stage::Over)),
                 },
             }
         }

@@ -10,13 +10,14 @@ use moltis_runtime::answer::text_or_base64;
 use moltis_runtime::store::KeyScope;
 use moltis_runtime::{FileRules, ManagedFiles, OpenSession, RuledFiles, SessionRequest};
 use moltis_sandbox::files::WriteOptions;
-use moltis_sandbox::{ByteStream, Entry, EntryKind, Files, GuestPath, Metadata, Sandbox};
+use moltis_sandbox::{BuildSink, ByteStream, Entry, EntryKind, Files, GuestPath, Metadata, Sandbox};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 use super::words;
 use crate::call::{Call, guest_path, json as json_answer, nothing, ok};
+use crate::carry::{carry, unheard};
 use crate::problem::Problem;
 use crate::route::{Answered, Bound, Param, Route, Rule, header as header_param, needed, query};
 use crate::schema::{flag, has, list, named, object, text};
@@ -208,7 +209,9 @@ impl Target {
             return Ok(Self::Found(runtime.running_sandbox(&key).await?.1));
         }
         let request = SessionRequest { must_exist: true, caller: call.caller(), ..SessionRequest::new(key) };
-        let open = runtime.open_session(&request).await?;
+        let (sink, progress) = BuildSink::channel();
+        let opening = carry(async move { runtime.open_session_with(&request, &sink).await });
+        let open = unheard(opening, progress).await?;
         open.note_use().await;
         Ok(Self::Open(Box::new(open)))
     }

@@ -5,7 +5,7 @@ use moltis_runtime::answer::text_or_base64;
 use moltis_runtime::json::{Ended, Process};
 use moltis_runtime::store::now_millis;
 use moltis_sandbox::exec::{ExecEvent, ProcessId};
-use moltis_sandbox::{BuildSink, Diagnosis, Error, Exec, ProcessInfo, Sandbox};
+use moltis_sandbox::{Diagnosis, Error, Exec, ProcessInfo, Sandbox};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -125,7 +125,7 @@ async fn start(mut call: Call) -> Answered {
     let request = ask.request(&runtime, true)?;
     let input = ask.input()?;
     let session = ask.session(key, &call.who, settings.clone());
-    let mut place = Place::open(&runtime, &settings, Some(&session), &BuildSink::ignore()).await?;
+    let mut place = Place::open_unheard(runtime, settings, Some(session)).await?;
     let Exec { mut events, mut control } = place.exec(request).await?;
     let process = loop {
         match events.next().await {

@@ -101,9 +101,11 @@ async fn backends(call: Call) -> Answered {
     let runtime = call.runtime();
     let backends = runtime.backends().await;
     let mut warnings: Vec<Diagnosis> = Vec::new();
-    match runtime.shared_home_warning().await {
-        Ok(warning) => warnings.extend(warning),
-        Err(error) => warnings.push(error.diagnosis().clone()),
+    if call.who.sessions().is_none() {
+        match runtime.shared_home_warning().await {
+            Ok(warning) => warnings.extend(warning),
+            Err(error) => warnings.push(error.diagnosis().clone()),
+        }
     }
     let mut answer = json!({ "backends": backends });
     match runtime.upstream() {

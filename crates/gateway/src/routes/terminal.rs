@@ -3,8 +3,8 @@
 use axum::extract::FromRequestParts;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::http::{HeaderValue, Method, StatusCode};
+use moltis_sandbox::Exec;
 use moltis_sandbox::exec::{Command, ExecEvent, ExecRequest, TerminalSize};
-use moltis_sandbox::{BuildSink, Exec};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -83,7 +83,7 @@ async fn open(mut call: Call) -> Answered {
     };
     let settings = moltis_runtime::Overrides::default();
     // A failure has a status of its own as long as nothing is open.
-    let mut place = Place::open(&runtime, &settings, Some(&session), &BuildSink::ignore()).await?;
+    let mut place = Place::open_unheard(runtime, settings, Some(session)).await?;
     let exec = place.exec(request).await?;
     let mut upgrade = upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE);
     if upgrade.requested_protocols().any(|word| word == PROTOCOL) {
