@@ -30,7 +30,7 @@ async fn the_log_is_listed_counted_and_exported() {
     let world = World::new().await;
     let empty = world.get(world.admin(), "/api/v1/network/audit").await.is(200);
     assert_eq!(empty["entries"], json!([]));
-    let log = AuditLog::new(&world.data());
+    let log = AuditLog::new(world.data());
     for number in 0..10 {
         log.record(entry(
             number,
