@@ -5,6 +5,7 @@ mod bad_input;
 mod bench;
 mod completions;
 mod config;
+mod deploy;
 mod exec;
 mod fault;
 mod files;

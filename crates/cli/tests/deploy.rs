@@ -1,0 +1,313 @@
+//! What lies in `deploy/`: units that systemd takes, and an image that runs.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use moltis_testkit::need;
+
+const UNITS: [&str; 3] = ["moltis.service", "moltis-podman-api.service", "moltis-podman.conf"];
+
+/// Keys that imply `NoNewPrivileges=yes` for a service that is not root's (`systemd.exec(5)`).
+const IMPLY: [&str; 12] = [
+    "LockPersonality",
+    "MemoryDenyWriteExecute",
+    "PrivateDevices",
+    "ProtectClock",
+    "ProtectHostname",
+    "ProtectKernelLogs",
+    "ProtectKernelModules",
+    "RestrictAddressFamilies",
+    "RestrictNamespaces",
+    "RestrictRealtime",
+    "SystemCallArchitectures",
+    "SystemCallFilter",
+];
+
+/// Keys that would take something from the sandboxes of `namespaces`, which are made by the gateway's own process.
+const NEVER: [&str; 12] = [
+    "DynamicUser",
+    "LockPersonality",
+    "MemoryDenyWriteExecute",
+    "PrivateDevices",
+    "PrivateUsers",
+    "ProtectClock",
+    "ProtectControlGroups",
+    "ProtectHostname",
+    "ProtectKernelLogs",
+    "ProtectKernelTunables",
+    "ProtectProc",
+    "RestrictNamespaces",
+];
+
+fn deploy() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").canonicalize().unwrap()
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(deploy().join(name)).unwrap()
+}
+
+/// The values of each key by section and key, in their order.
+fn keys(unit: &str) -> BTreeMap<(String, String), Vec<String>> {
+    let (mut section, mut keys) = (String::new(), BTreeMap::<_, Vec<String>>::new());
+    for line in unit.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        match (line.strip_prefix('[').and_then(|line| line.strip_suffix(']')), line.split_once('=')) {
+            (Some(name), _) => section = name.to_owned(),
+            (None, Some((key, value))) => {
+                keys.entry((section.clone(), key.to_owned())).or_default().push(value.to_owned());
+            }
+            (None, None) => panic!("{line:?} is no line of a unit"),
+        }
+    }
+    keys
+}
+
+fn service(name: &str) -> BTreeMap<String, Vec<String>> {
+    let of =
+        |((section, key), values): ((String, String), _)| (section == "Service").then_some((key, values));
+    keys(&read(name)).into_iter().filter_map(of).collect()
+}
+
+fn one<'a>(keys: &'a BTreeMap<String, Vec<String>>, key: &str) -> Option<&'a str> {
+    keys.get(key)?.last().map(String::as_str)
+}
+
+#[test]
+fn the_service_says_when_it_is_ready_reloads_and_leaves_sandboxes_alone() {
+    let unit = service("moltis.service");
+    for (key, value) in [
+        ("Type", "notify"),
+        ("ExecStart", "/usr/local/bin/moltis gateway"),
+        ("ExecReload", "/bin/kill -HUP $MAINPID"),
+        ("User", "moltis"),
+        ("KillMode", "process"),
+        ("OOMPolicy", "continue"),
+        ("Delegate", "cpu memory pids"),
+        ("NoNewPrivileges", "yes"),
+        ("CapabilityBoundingSet", ""),
+        ("ProtectSystem", "strict"),
+        ("ProtectHome", "yes"),
+        ("PrivateTmp", "yes"),
+        ("StateDirectory", "moltis"),
+        ("StateDirectoryMode", "0700"),
+    ] {
+        assert_eq!(one(&unit, key), Some(value), "{key}");
+    }
+    for key in NEVER {
+        assert_eq!(one(&unit, key), None, "{key}");
+    }
+}
+
+#[test]
+fn with_podman_nothing_implies_no_new_privileges() {
+    let (unit, podman) = (service("moltis.service"), service("moltis-podman.conf"));
+    assert_eq!(one(&podman, "NoNewPrivileges"), Some("no"));
+    for key in IMPLY.iter().filter(|key| unit.contains_key(**key)) {
+        let reset = one(&podman, key);
+        assert!(matches!(reset, Some("" | "no")), "{key} is {reset:?}");
+    }
+    // Podman's home and sockets lie outside of what `ProtectHome` hides, and both units mean the same.
+    let api = service("moltis-podman-api.service");
+    for variable in ["HOME=/var/lib/moltis-podman", "XDG_RUNTIME_DIR=/run/moltis"] {
+        for keys in [&podman, &api] {
+            assert!(keys["Environment"].iter().any(|value| value == variable), "{variable}");
+        }
+    }
+    let socket = one(&api, "ExecStart").unwrap().rsplit("unix://").next().unwrap();
+    assert_eq!(socket, "/run/moltis/podman/podman.sock");
+    for keys in [&podman, &api] {
+        assert_eq!(one(keys, "RuntimeDirectory"), Some("moltis"));
+        assert_eq!(one(keys, "RuntimeDirectoryPreserve"), Some("yes"));
+    }
+}
+
+/// Systemd's, as it tells it: `systemd 252 (252.38-1~deb12u1)`.
+fn version() -> u32 {
+    let output = Command::new("systemd-analyze").arg("--version").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    told.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn systemd_takes_the_units() {
+    if need::program("systemd-analyze").is_none() {
+        return need::skip("the units under deploy", "systemd-analyze is not installed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let units = root.join("etc/systemd/system");
+    std::fs::create_dir_all(units.join("moltis.service.d")).unwrap();
+    for unit in UNITS {
+        let to = match unit {
+            "moltis-podman.conf" => units.join("moltis.service.d/podman.conf"),
+            unit => units.join(unit),
+        };
+        // Systemd before 254 does not know this one, and says so.
+        let known = |line: &&str| !line.starts_with("DelegateSubgroup=") || version() >= 254;
+        let lines: Vec<_> = read(unit).lines().filter(known).map(|line| format!("{line}\n")).collect();
+        std::fs::write(to, lines.concat()).unwrap();
+    }
+    // The programs that they start must be there to be verified.
+    for program in ["usr/local/bin/moltis", "usr/bin/podman", "bin/kill", "bin/mkdir"] {
+        use std::os::unix::fs::PermissionsExt;
+        let program = root.join(program);
+        std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+        std::fs::write(&program, "").unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    // Targets that are not ours.
+    for target in ["sysinit", "basic", "shutdown", "network-online", "multi-user"] {
+        std::fs::write(units.join(format!("{target}.target")), "[Unit]\nDescription=A target\n").unwrap();
+    }
+    for unit in UNITS.iter().filter(|unit| unit.ends_with(".service")) {
+        let output = Command::new("systemd-analyze")
+            .args(["verify", "--recursive-errors=no", "--man=no", "--root"])
+            .args([root, Path::new(unit)])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*said), (Some(0), ""), "{unit}");
+    }
+}
+
+/// An image of Debian, made by whoever made the tests' engines.
+const BASE: &str = "localhost/sandbox-base:debian";
+
+/// What sandboxes start from.
+const SANDBOX: &str = "localhost/sandbox-base:busybox";
+
+/// Docker's answer, which is to be good.
+#[track_caller]
+fn docker<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+    let output = Command::new("docker").args(args).output().unwrap();
+    let [out, said] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
+    assert!(output.status.success(), "{out}{said}");
+    out
+}
+
+/// An image and a folder of the host for it, which go with the test.
+struct Image {
+    tag: String,
+    folder: tempfile::TempDir,
+}
+
+impl Image {
+    /// Builds it with this very program copied in.
+    fn build() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let context = folder.path().join("context");
+        std::fs::create_dir(&context).unwrap();
+        std::fs::copy(env!("CARGO_BIN_EXE_moltis"), context.join("program")).unwrap();
+        let tag = format!("localhost/moltis-test:{}", std::process::id());
+        let base = |name: &str| format!("{name}={BASE}");
+        docker(
+            ["build", "-q", "-t", &tag, "--build-arg", "PROGRAM=program"]
+                .map(OsString::from)
+                .into_iter()
+                .chain([
+                    "--build-arg".into(),
+                    base("BUILD_BASE").into(),
+                    "--build-arg".into(),
+                    base("RUN_BASE").into(),
+                    "-f".into(),
+                    deploy().join("Dockerfile").into(),
+                    context.clone().into(),
+                ]),
+        );
+        std::fs::remove_dir_all(context).unwrap();
+        let image = Self { tag, folder };
+        for name in ["data", "config"] {
+            let path = image.folder.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::os::unix::fs::chown(&path, Some(10001), Some(10001)).unwrap();
+        }
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(image.folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+        image
+    }
+
+    /// Arguments of `docker run` as the page has them, without the image.
+    fn run(&self) -> Vec<String> {
+        use std::os::unix::fs::MetadataExt;
+        let group = std::fs::metadata("/var/run/docker.sock").unwrap().gid().to_string();
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        let words = [
+            "run",
+            "--user",
+            "10001:10001",
+            "--group-add",
+            &group,
+            "--read-only",
+            "--tmpfs",
+            "/tmp",
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges:true",
+            "-e",
+            "MOLTIS_TOOLS__EXEC__SANDBOX__BACKEND=docker",
+            "-v",
+            "/var/run/docker.sock:/var/run/docker.sock",
+            "-v",
+            &format!("{}:/var/lib/moltis", path("data")),
+            "-v",
+            &format!("{}:/etc/moltis:ro", path("config")),
+        ];
+        words.map(str::to_owned).to_vec()
+    }
+
+    /// Runs Moltis with these arguments in a container that goes again.
+    #[track_caller]
+    fn moltis(&self, environment: &[String], args: &[&str]) -> String {
+        let environment = environment.iter().flat_map(|one| ["-e", one]);
+        let words = self.run().into_iter().chain(["--rm".to_owned()]).chain(environment.map(str::to_owned));
+        docker(words.chain([self.tag.clone()]).chain(args.iter().map(|arg| (*arg).to_owned())))
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let removed = Command::new("docker").args(["rmi", "-f", &self.tag]).output();
+        assert!(std::thread::panicking() || removed.is_ok_and(|output| output.status.success()));
+    }
+}
+
+#[test]
+fn the_image_runs_sandboxes_beside_itself() {
+    let test = "the image of deploy/Dockerfile";
+    if !need::as_root(test, "Docker's socket is root's") {
+        return;
+    }
+    let is_here = |image: &str| {
+        let inspected = Command::new("docker").args(["image", "inspect", image]).output();
+        inspected.is_ok_and(|output| output.status.success())
+    };
+    if need::program("docker").is_none() || !is_here(BASE) || !is_here(SANDBOX) {
+        return need::skip(
+            test,
+            "docker is not here, or has no images of the tests (`cargo xtask engines up`)",
+        );
+    }
+    let image = Image::build();
+    let looked =
+        docker(["image", "inspect", &image.tag, "--format", "{{.Config.User}} {{.Config.Healthcheck.Test}}"]);
+    assert!(looked.starts_with("10001:10001 [CMD bash -c ") && looked.contains("/healthz"), "{looked}");
+    // The data directory is found by looking at its own container.
+    let line = "id -u; uname -n; echo kept > kept";
+    let ran = image.moltis(&[], &["exec", "--image", SANDBOX, "--session", "s", line]);
+    assert_eq!(ran, "10001\nsandbox\n");
+    // Another container of it finds the session's sandbox, here with the folder named.
+    let named =
+        format!("MOLTIS_TOOLS__EXEC__SANDBOX__HOST_DATA_DIR={}", image.folder.path().join("data").display());
+    let ran = image.moltis(&[named], &["exec", "--json", "--session", "s", "cat kept"]);
+    let told: serde_json::Value = serde_json::from_str(&ran).unwrap();
+    assert_eq!((&told["stdout"], told.get("restarted")), (&"kept\n".into(), None), "{told}");
+    let sandbox = told["sandboxId"].as_str().unwrap();
+    let label = format!("label=org.moltis.session={sandbox}");
+    let containers = || docker(["ps", "-aq", "--filter", &label]).lines().count();
+    assert_eq!(containers(), 1);
+    image.moltis(&[], &["session", "rm", "--purge", "s"]);
+    assert_eq!(containers(), 0);
+}
