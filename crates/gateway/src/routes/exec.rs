@@ -317,12 +317,13 @@ async fn run(mut call: Call, key: Option<SessionKey>) -> Answered {
     });
     let answered = told.await.map_err(|_| failed("exec-broke", "running the command broke off"))?;
     let answer = answered?;
+    if kind == FORMS[0] {
+        // Byte for byte what was written down.
+        return crate::call::ok(&answer);
+    }
     let value = serde_json::to_value(&answer)
         .map_err(|error| failed("answer-failed", "the answer cannot be written").cause(error))?;
-    match kind {
-        "application/json" => crate::call::ok(&value),
-        kind => Ok(live::answer(kind, futures_util::stream::iter(as_events(value)))),
-    }
+    Ok(live::answer(kind, futures_util::stream::iter(as_events(value))))
 }
 
 async fn job(call: &Call, ask: &Ask, key: Option<SessionKey>, runtime: Runtime) -> Result<Job, Problem> {
