@@ -63,15 +63,16 @@ fn a_demand_in_the_file_is_kept_or_refused_like_a_flag() {
 fn what_is_set_and_not_used_is_told_by_check_and_by_nothing_else() {
     let place = Place::new();
     let file = place.config().join("moltis.toml");
-    std::fs::write(&file, "[tools.exec.sandbox]\nvercel_vcpus = 2\nfirecracker_vcpus = 5\n").unwrap();
+    std::fs::write(&file, "[tools.exec.sandbox]\nfirecracker_vcpus = 5\nfirecracker_memory_mb = 512\n")
+        .unwrap();
     let checked = place.run(["config", "check"]);
     assert_eq!(checked.status, Some(0));
     let told: Vec<_> = checked.stderr.lines().collect();
     assert_eq!(told.len(), 2, "{checked:?}");
-    for (line, key) in told
-        .into_iter()
-        .zip(["2:16: `tools.exec.sandbox.vercel_vcpus`", "3:21: `tools.exec.sandbox.firecracker_vcpus`"])
-    {
+    for (line, key) in told.into_iter().zip([
+        "2:21: `tools.exec.sandbox.firecracker_vcpus`",
+        "3:25: `tools.exec.sandbox.firecracker_memory_mb`",
+    ]) {
         assert!(line.contains(key) && line.contains("is not used by this version ("), "{line}");
     }
     for command in ["check", "show"] {

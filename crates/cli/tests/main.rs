@@ -24,5 +24,6 @@ mod signals;
 mod support;
 mod terminal;
 mod trusted;
+mod vercel;
 #[cfg(feature = "wasm")]
 mod wasm;

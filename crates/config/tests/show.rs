@@ -55,16 +55,16 @@ fn the_text_says_where_a_value_came_from() {
 #[test]
 fn each_key_that_is_set_and_not_used_is_named() {
     let world = World::with(
-        "gateway.port = 80\n[tools.exec.sandbox]\nvercel_vcpus = 2\nfailover = 'off'\nnetwork = 'blocked'\nselinux_relabel = true\n",
+        "gateway.port = 80\n[tools.exec.sandbox]\nfirecracker_vcpus = 2\nfailover = 'off'\nnetwork = 'blocked'\nselinux_relabel = true\n",
     )
     .env("VERCEL_TOKEN", "hunter3")
-    .env("MOLTIS_TOOLS__EXEC__SANDBOX__VERCEL_PROJECT_ID", "p");
+    .env("MOLTIS_TOOLS__EXEC__SANDBOX__DAYTONA_TARGET", "p");
     let loaded = world.load().unwrap();
     let told: Vec<_> = loaded.unused().iter().map(|warning| warning.to_string()).collect();
     let told = crate::tidy(&told.join("\n"), world.dir.path());
     let places = [
-        ("MOLTIS_TOOLS__EXEC__SANDBOX__VERCEL_PROJECT_ID", "tools.exec.sandbox.vercel_project_id"),
-        ("moltis.toml:3:16", "tools.exec.sandbox.vercel_vcpus"),
+        ("MOLTIS_TOOLS__EXEC__SANDBOX__DAYTONA_TARGET", "tools.exec.sandbox.daytona_target"),
+        ("moltis.toml:3:21", "tools.exec.sandbox.firecracker_vcpus"),
     ];
     let expected =
         places.map(|(place, key)| format!("{place}: `{key}` is not used by this version")).join("\n");

@@ -7,6 +7,7 @@ use moltis_backend_container::ContainerBackend;
 use moltis_backend_container::engine::{EngineKind, Environment};
 use moltis_backend_host::{NoneBackend, RestrictedHostBackend};
 use moltis_backend_namespaces::NamespacesBackend;
+use moltis_backend_remote::{VercelBackend, VercelConfig};
 use moltis_config::{BackendChoice, Config};
 use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Result, Usable};
 use serde::Serialize;
@@ -75,6 +76,7 @@ impl Registry {
             container(EngineKind::Apple),
             container(EngineKind::Podman),
             container(EngineKind::Docker),
+            vercel(config),
             Arc::new(NamespacesBackend::new(namespaces)),
             Arc::new(RestrictedHostBackend::new(host.clone())),
             Arc::new(NoneBackend::new(host)),
@@ -111,6 +113,24 @@ impl Registry {
     pub fn get(&self, name: BackendName) -> Option<&Arc<dyn Backend>> {
         self.backends.iter().find(|backend| backend.name() == name)
     }
+}
+
+/// Vercel Sandbox. Without a token it says what is missing, and nothing is asked.
+fn vercel(config: &Config) -> Arc<dyn Backend> {
+    let sandbox = &config.tools.exec.sandbox;
+    let word =
+        |setting: &Option<moltis_sandbox::Setting<String>>| setting.as_ref().map(|word| word.value.clone());
+    Arc::new(VercelBackend::new(VercelConfig {
+        data_dir: config.data_dir.value.clone(),
+        api_url: sandbox.vercel_api_url.value.clone(),
+        token: sandbox.vercel_token.as_ref().map(|token| token.value.clone()),
+        project: word(&sandbox.vercel_project_id),
+        team: word(&sandbox.vercel_team_id),
+        runtime: sandbox.vercel_runtime.value.to_string(),
+        timeout: std::time::Duration::from_millis(sandbox.vercel_timeout_ms.value),
+        vcpus: u32::try_from(sandbox.vercel_vcpus.value).unwrap_or(2),
+        snapshot: word(&sandbox.vercel_snapshot_id),
+    }))
 }
 
 /// The in-process shell, if this program was built with it.

@@ -17,6 +17,10 @@ use crate::registry::Registry;
 /// How the note begins that a backend was passed over.
 pub const PASSED_OVER: &str = "auto passed over a backend: ";
 
+/// How the note begins that nobody named the provider at which commands run.
+pub const REMOTE: &str =
+    "auto picked a provider, where commands and what they are given are carried, and which costs money: ";
+
 /// A backend that keeps what a session demands.
 pub struct Route {
     /// The backend.
@@ -211,6 +215,10 @@ async fn first(
         };
         let told = refusals.iter().filter(|error| !stood_for(error));
         route.notes = told.map(|error| format!("{PASSED_OVER}{error}")).collect();
+        let name = route.backend.name();
+        if matches!(name, BackendName::Vercel | BackendName::Daytona) {
+            route.notes.push(format!("{REMOTE}{name}"));
+        }
         return Survey { route: Ok(route), passed_over, failing };
     }
     let told: Vec<_> = passed_over.iter().map(PassedOver::to_string).collect();

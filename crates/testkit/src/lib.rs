@@ -19,6 +19,7 @@ pub mod matrix;
 pub mod need;
 pub mod process;
 pub mod program;
+pub mod remote;
 pub mod run;
 pub mod runner;
 pub mod subject;

@@ -1,0 +1,249 @@
+//! Commands: from a request to a program on the machine, and from its output to events. The deadline is kept inside.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use moltis_sandbox::exec::{ExecEvents, Leftover, ProcessId, TerminalSize};
+use moltis_sandbox::{
+    Diagnosis, Ending, Error, Exec, ExecControl, ExecEvent, ExecRequest, Outcome, Result, Status,
+};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::failure;
+use crate::program::{Program, Sink, Stream, Wanted, script};
+use crate::sandbox::{Busy, NO_BACKGROUND, NO_TERMINAL, Remote};
+use crate::scripts;
+
+/// Pieces of output between the machine and a caller who does not read.
+const PIECES: usize = 4;
+/// How long after its time a command's end is waited for.
+const LATE: Duration = Duration::from_secs(90);
+/// Bytes of a command line that are named.
+const MAX_COMMAND: usize = 256;
+
+/// Starts a command and waits until it runs.
+pub async fn start(remote: &Arc<Remote>, request: ExecRequest) -> Result<Exec> {
+    if request.background {
+        return Err(failure::declared("background", NO_BACKGROUND));
+    }
+    if request.terminal.is_some() {
+        return Err(failure::declared("terminal", NO_TERMINAL));
+    }
+    let timeout = request.timeout;
+    let start = moltis_agent::exec::assemble(&remote.place, request)?;
+    let mut env = Vec::with_capacity(start.env.len());
+    for (name, value) in &start.env {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        let (Some(name), Some(value)) = (text(name.as_ref()), text(value.as_ref())) else {
+            return Err(not_text(name.as_ref()));
+        };
+        env.push((name, value));
+    }
+    let busy = remote.begin(timeout).await?;
+    let argv: Vec<&[u8]> = start.argv.iter().map(AsRef::as_ref).collect();
+    let directory: &[u8] = start.cwd.as_ref().map_or(b"", |cwd| cwd.as_ref());
+    let wanted = Wanted { argv: &argv, env, directory, stdin: start.stdin, timeout, counts: true };
+    let mut program = Program::start(&remote.machine, &remote.launch, remote.room, wanted).await?;
+    let process = ProcessId(program.pid);
+    let (events, mut receiver) = mpsc::channel(PIECES);
+    let (over, is_over) = watch::channel(false);
+    let cancel = Arc::new(Notify::new());
+    let control = Control {
+        remote: Arc::clone(remote),
+        pid: program.pid,
+        stdin: program.stdin.take(),
+        cancel: Arc::clone(&cancel),
+        is_over,
+    };
+    let run = Run { remote: Arc::clone(remote), timeout, cancel, counted: [0; 2], _busy: busy };
+    tokio::spawn(async move {
+        let last = run.finish(program, &events).await;
+        let _ = over.send(true);
+        if let Some(last) = last {
+            let _ = events.send(last.map(ExecEvent::Exit)).await;
+        }
+    });
+    let mut first = Some(ExecEvent::Started(process));
+    let stream = futures_util::stream::poll_fn(move |cx| match first.take() {
+        Some(started) => std::task::Poll::Ready(Some(Ok(started))),
+        None => receiver.poll_recv(cx),
+    });
+    Ok(Exec { events: ExecEvents::new(stream), control: Box::new(control) })
+}
+
+/// One command while it runs.
+struct Run {
+    remote: Arc<Remote>,
+    timeout: Option<Duration>,
+    cancel: Arc<Notify>,
+    counted: [u64; 2],
+    _busy: Busy,
+}
+
+type Sender = mpsc::Sender<Result<ExecEvent>>;
+
+impl Run {
+    /// Carries it to its end. `None` if nobody wants to know.
+    async fn finish(mut self, mut program: Program, events: &Sender) -> Option<Result<Outcome>> {
+        let began = Instant::now();
+        let mut held: Option<(Stream, Vec<u8>)> = None;
+        // When the end is overdue, whatever the machine does.
+        let mut overdue = self.timeout.map(|timeout| began + timeout + LATE);
+        let mut cancelled = false;
+        loop {
+            tokio::select! {
+                biased;
+                // Dropping the program ends its descent.
+                () = events.closed() => return None,
+                () = self.cancel.notified(), if !cancelled => {
+                    cancelled = true;
+                    overdue = Some(Instant::now() + LATE);
+                    let ending = program.descent().take();
+                    tokio::spawn(async move { ending.end().await });
+                }
+                () = until(overdue), if held.is_none() => {
+                    return Some(Err(failure::broke()));
+                }
+                permit = events.reserve(), if held.is_some() => {
+                    if let (Ok(permit), Some((stream, piece))) = (permit, held.take()) {
+                        self.counted[usize::from(stream == Stream::Stderr)] += piece.len() as u64;
+                        let bytes = Bytes::from(piece);
+                        permit.send(Ok(match stream {
+                            Stream::Stdout => ExecEvent::Stdout(bytes),
+                            Stream::Stderr => ExecEvent::Stderr(bytes),
+                        }));
+                    }
+                }
+                piece = program.next(), if held.is_none() => match piece {
+                    Ok(Some(piece)) => held = Some(piece),
+                    Ok(None) => break,
+                    Err(error) => return Some(Err(error)),
+                },
+            }
+        }
+        program.descent().leave();
+        let end = program.end.clone()?;
+        let leftovers = self.leftovers(&end.pids).await;
+        Some(Ok(Outcome {
+            status: status(end.code),
+            ending: match end.why {
+                't' => Ending::TimedOut,
+                'c' => Ending::Cancelled,
+                _ => Ending::Exited,
+            },
+            duration: end.duration,
+            stdout_bytes: self.counted[0],
+            stderr_bytes: self.counted[1],
+            leftovers,
+            leftovers_total: end.living,
+            out_of_memory: false,
+            newly_dangerous: Vec::new(),
+            newly_dangerous_total: 0,
+            notes: Vec::new(),
+        }))
+    }
+
+    /// What lives on, by name.
+    async fn leftovers(&self, pids: &[u32]) -> Vec<Leftover> {
+        if pids.is_empty() {
+            return Vec::new();
+        }
+        let mut argv = ["/bin/sh", "-c", scripts::NAMES, "sh"].map(str::to_owned).to_vec();
+        argv.extend(pids.iter().map(ToString::to_string));
+        let said = script(&*self.remote.machine, argv).await.unwrap_or_default();
+        let name = |pid: u32| {
+            let line = said.lines().find_map(|line| {
+                let (number, name) = line.strip_prefix("n ")?.split_once(' ')?;
+                (number.parse() == Ok(pid)).then_some(name)
+            });
+            line.unwrap_or_default().trim_end().chars().scan(0, |length, c| {
+                *length += c.len_utf8();
+                (*length <= MAX_COMMAND).then_some(c)
+            })
+        };
+        pids.iter().map(|pid| Leftover { pid: *pid, command: name(*pid).collect() }).collect()
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What a shell's number means: it tells signals from 129 on.
+fn status(code: i32) -> Status {
+    match code {
+        129..=192 => Status::Signal(code - 128),
+        code => Status::Code(code & 0xff),
+    }
+}
+
+fn not_text(name: &[u8]) -> Error {
+    let name = String::from_utf8_lossy(name).into_owned();
+    Error::Invalid(
+        Diagnosis::new("env-value-invalid", format!("the variable {name} is no text"))
+            .cause("a sandbox at a provider gets its variables over HTTP, which carries text (UTF-8) only")
+            .fix("write the value to a file and pass the file's name"),
+    )
+}
+
+/// The caller's side.
+struct Control {
+    remote: Arc<Remote>,
+    pid: u32,
+    stdin: Option<Sink>,
+    cancel: Arc<Notify>,
+    is_over: watch::Receiver<bool>,
+}
+
+#[async_trait]
+impl ExecControl for Control {
+    async fn stdin(&mut self, bytes: Bytes) -> Result<()> {
+        let Some(stdin) = &mut self.stdin else { return Ok(()) };
+        let mut is_over = self.is_over.clone();
+        let failed = tokio::select! {
+            written = stdin.write_all(&bytes) => written.is_err(),
+            _ = is_over.wait_for(|over| *over) => true,
+        };
+        if failed {
+            self.stdin = None;
+        }
+        Ok(())
+    }
+
+    async fn close_stdin(&mut self) -> Result<()> {
+        if let Some(mut stdin) = self.stdin.take() {
+            let _ = stdin.shutdown().await;
+        }
+        Ok(())
+    }
+
+    async fn resize(&mut self, _: TerminalSize) -> Result<()> {
+        Ok(())
+    }
+
+    async fn signal(&mut self, signal: i32) -> Result<()> {
+        if !(1..=64).contains(&signal) {
+            return Err(Error::Invalid(Diagnosis::new(
+                "signal-unknown",
+                format!("there is no signal {signal}"),
+            )));
+        }
+        if *self.is_over.borrow() {
+            return Ok(());
+        }
+        let (signal, pid) = (signal.to_string(), self.pid.to_string());
+        let argv = ["/bin/sh", "-c", scripts::SIGNAL, "sh", &signal, &pid].map(str::to_owned).to_vec();
+        script(&*self.remote.machine, argv).await.map_err(|error| failure::unavailable(&error)).map(drop)
+    }
+
+    async fn cancel(&mut self) -> Result<()> {
+        self.cancel.notify_one();
+        Ok(())
+    }
+}

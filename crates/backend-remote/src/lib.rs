@@ -1,0 +1,22 @@
+//! Sandboxes at a provider: machines that are rented by the minute and spoken to over HTTP alone.
+//!
+//! No agent of ours runs there. A provider starts programs and carries their output; everything else that a sandbox
+//! promises is done by a small shell script around each command ([`scripts`]), and by a journal on this side that knows of
+//! every machine before it is made.
+
+mod escape;
+mod exec;
+mod failure;
+mod files;
+mod http;
+mod journal;
+mod machine;
+mod program;
+mod random;
+mod retry;
+mod sandbox;
+mod scripts;
+mod tree;
+pub mod vercel;
+
+pub use vercel::{VercelBackend, VercelConfig};

@@ -1,0 +1,50 @@
+//! What every provider can do, in nobody's words: start a program, carry its output, take small files.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+
+use crate::http::Failure;
+
+/// A program that a provider starts.
+pub struct Run {
+    /// Program and arguments, never empty.
+    pub argv: Vec<String>,
+    /// Its variables.
+    pub env: Vec<(String, String)>,
+    /// When the provider is to kill it, should nobody else have done so.
+    pub within: Duration,
+}
+
+/// Output, in the order in which each stream has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Of standard output.
+    Stdout(String),
+    /// Of standard error.
+    Stderr(String),
+}
+
+/// What a program prints. Dropping it ends nothing.
+#[async_trait]
+pub trait Output: Send {
+    /// The next piece; `None` once it is over.
+    async fn next(&mut self) -> Result<Option<Piece>, Failure>;
+}
+
+/// One rented machine.
+#[async_trait]
+pub trait Machine: Send + Sync {
+    /// Starts a program. It goes on if its output is not read.
+    async fn run(&self, run: Run) -> Result<Box<dyn Output>, Failure>;
+
+    /// Puts these files there, in this order, by absolute path.
+    async fn put(&self, files: Vec<(String, Bytes)>) -> Result<(), Failure>;
+
+    /// Whether it runs.
+    async fn lives(&self) -> Result<bool, Failure>;
+
+    /// Sees to it that it runs for at least this long from now.
+    async fn keep(&self, time: Duration) -> Result<(), Failure>;
+}

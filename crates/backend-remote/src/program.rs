@@ -1,0 +1,549 @@
+//! A program on a rented machine, within the script that carries its bytes and knows its descent.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use bytes::Bytes;
+use moltis_sandbox::{Diagnosis, Error, Result};
+use tokio::io::{AsyncReadExt, AsyncWrite, DuplexStream};
+use tokio::sync::watch;
+
+use crate::http::Failure;
+use crate::machine::{Machine, Output, Piece, Run};
+use crate::{escape, failure, random, scripts};
+
+/// How long it may take until a program runs.
+const STARTS_WITHIN: Duration = Duration::from_secs(60);
+/// Longest single argument in bytes: the kernel's `MAX_ARG_STRLEN` without the NUL.
+const MAX_STRING: usize = 128 * 1024 - 1;
+/// Longest line with which a program says that it runs.
+const MAX_SAID: usize = 256;
+/// Longest line of base64 that the script writes, with room to spare.
+const MAX_LINE: usize = 128 << 10;
+/// Longest word with which a command's end is told.
+const MAX_END: usize = 4 << 10;
+/// Input that is sent at once.
+const INPUT: usize = 256 << 10;
+/// Pieces of input that may wait inside to be taken.
+const AHEAD: u64 = 4;
+/// What the provider gives a program beyond its own time, before it kills it.
+const BEYOND: Duration = Duration::from_secs(90);
+/// Time of what has none of its own.
+const LONGEST: Duration = Duration::from_secs(12 * 3600);
+
+/// A program's input.
+pub type Sink = Box<dyn AsyncWrite + Send + Unpin>;
+
+/// Which output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// What is to run.
+pub struct Wanted<'a> {
+    /// Program and arguments.
+    pub argv: &'a [&'a [u8]],
+    /// Its variables, and no others.
+    pub env: Vec<(String, String)>,
+    /// Where it runs; empty: wherever the provider starts it.
+    pub directory: &'a [u8],
+    /// Whether it has input.
+    pub stdin: bool,
+    /// When its descent is ended; absent: never.
+    pub timeout: Option<Duration>,
+    /// Whether it is counted as a command.
+    pub counts: bool,
+}
+
+/// How it ended, as the script tells it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct End {
+    /// The shell's number for it.
+    pub code: i32,
+    /// Why: `-` by itself, `t` its time was up, `c` it was to end.
+    pub why: char,
+    /// From start to end, by the machine's clock.
+    pub duration: Duration,
+    /// How many of its descent live on.
+    pub living: u32,
+    /// The first of them.
+    pub pids: Vec<u32>,
+}
+
+/// A program that runs. Dropping it ends its descent.
+pub struct Program {
+    /// Its process id inside.
+    pub pid: u32,
+    /// Its input.
+    pub stdin: Option<Sink>,
+    /// How it ended, once both streams have said so.
+    pub end: Option<End>,
+    output: Box<dyn Output>,
+    ready: VecDeque<(Stream, Vec<u8>)>,
+    streams: [Decoder; 2],
+    descent: Descent,
+    over: watch::Sender<bool>,
+}
+
+/// The processes of one program. Dropping it ends them, unless they were let go.
+pub struct Descent {
+    machine: Arc<dyn Machine>,
+    room: &'static str,
+    mark: String,
+    tag: String,
+    is_over: bool,
+}
+
+impl Drop for Descent {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let other = self.take();
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _ = other.end().await;
+            });
+        }
+    }
+}
+
+impl Descent {
+    /// What lives on is let go.
+    pub fn leave(&mut self) {
+        self.is_over = true;
+    }
+
+    /// The same for somebody else to end.
+    pub fn take(&mut self) -> Ending {
+        self.is_over = true;
+        Ending {
+            machine: Arc::clone(&self.machine),
+            room: self.room,
+            mark: self.mark.clone(),
+            tag: self.tag.clone(),
+        }
+    }
+}
+
+/// The end of a descent.
+pub struct Ending {
+    machine: Arc<dyn Machine>,
+    room: &'static str,
+    mark: String,
+    tag: String,
+}
+
+impl Ending {
+    /// Ends it, and says whether nothing is left.
+    pub async fn end(&self) -> Result<bool, Failure> {
+        let script_text = scripts::end(self.room);
+        let argv =
+            ["/bin/sh", "-c", &script_text, "sh", &self.mark, &self.tag, "c"].map(str::to_owned).to_vec();
+        let said = script(&*self.machine, argv).await?;
+        Ok(!said.contains("left"))
+    }
+}
+
+/// Runs a script of ours as it is, without anything around it, and returns what it prints.
+pub async fn script(machine: &dyn Machine, argv: Vec<String>) -> Result<String, Failure> {
+    let run = Run { argv, env: vec![("LC_ALL".into(), "C".into())], within: Duration::from_secs(120) };
+    let mut output = machine.run(run).await?;
+    let mut said = String::new();
+    let work = async {
+        while let Some(piece) = output.next().await? {
+            if let Piece::Stdout(text) = piece {
+                said.push_str(&text);
+                if said.len() > 1 << 20 {
+                    return Err(Failure::Unlike("a script printed more than it should".to_owned()));
+                }
+            }
+        }
+        Ok(())
+    };
+    tokio::time::timeout(Duration::from_secs(150), work)
+        .await
+        .map_err(|_| Failure::Broken("the sandbox is silent".to_owned()))??;
+    Ok(said)
+}
+
+impl Program {
+    /// Starts it, and waits until it runs. `launch` starts a program with the signals that programs expect.
+    ///
+    /// # Errors
+    /// `Invalid` for what cannot be run there, `Unavailable` when nothing ran, `Lost` when it may have.
+    pub async fn start(
+        machine: &Arc<dyn Machine>,
+        launch: &str,
+        room: &'static str,
+        wanted: Wanted<'_>,
+    ) -> Result<Self> {
+        // As large as shells can count, and far below what means "none".
+        let mark = ((u64::from_le_bytes(random::bytes()?) & ((1 << 60) - 1)) | (1 << 40)).to_string();
+        let tag = random::hex(&random::bytes::<16>()?);
+        let kept = wanted.env.iter().fold(":".to_owned(), |all, (name, _)| all + name + ":");
+        let mut all: Vec<&[u8]> = vec![b"0", kept.as_bytes(), wanted.directory];
+        all.extend(wanted.argv);
+        let (is_escaped, mut words) = escape::words(&all);
+        if is_escaped {
+            words[0] = "1".to_owned();
+            if let Some(long) = words.iter().find(|word| word.len() > MAX_STRING) {
+                return Err(too_long(long.len()));
+            }
+        }
+        let limit =
+            wanted.timeout.map_or_else(|| "0".to_owned(), |limit| format!("{:.3}", limit.as_secs_f64()));
+        let flag = |value: bool| if value { "1" } else { "0" };
+        let wrapper = scripts::wrapper(room);
+        let head = [
+            "/bin/sh",
+            "-c",
+            &wrapper,
+            "sh",
+            &mark,
+            &tag,
+            &limit,
+            flag(wanted.stdin),
+            flag(wanted.counts),
+            launch,
+            scripts::INNER,
+        ];
+        let argv = head.into_iter().map(str::to_owned).chain(words).collect();
+        let within = wanted.timeout.map_or(LONGEST, |timeout| timeout + BEYOND);
+        let mut descent =
+            Descent { machine: Arc::clone(machine), room, mark, tag: tag.clone(), is_over: false };
+        let begun = machine.run(Run { argv, env: wanted.env, within }).await;
+        let output = begun.map_err(|error| {
+            let error = failure::before(&error);
+            if !matches!(error, Error::Lost(_)) {
+                descent.leave();
+            }
+            error
+        })?;
+        let mut program = Self {
+            pid: 0,
+            stdin: None,
+            end: None,
+            output,
+            ready: VecDeque::new(),
+            streams: [Decoder::new(&tag), Decoder::new(&tag)],
+            descent,
+            over: watch::Sender::new(false),
+        };
+        match tokio::time::timeout(STARTS_WITHIN, program.said()).await {
+            Ok(Ok(pid)) => program.pid = pid,
+            Ok(Err(error)) => {
+                if !matches!(error, Error::Lost(_)) {
+                    program.descent.leave();
+                }
+                return Err(error);
+            }
+            Err(_) => return Err(slow()),
+        }
+        if wanted.stdin {
+            let (near, far) = tokio::io::duplex(INPUT);
+            program.stdin = Some(Box::new(near));
+            let is_over = program.over.subscribe();
+            tokio::spawn(feed(Arc::clone(machine), room, tag, far, is_over));
+        }
+        Ok(program)
+    }
+
+    /// What it says before it runs: its process id, or why it does not.
+    async fn said(&mut self) -> Result<u32> {
+        let (mut line, mut others) = (Vec::new(), Vec::new());
+        loop {
+            let Some((stream, piece)) = self.next().await? else {
+                return Err(failure::unavailable(&Failure::Unlike(failure::plain(&line))));
+            };
+            if stream == Stream::Stderr {
+                others.push((stream, piece));
+                continue;
+            }
+            line.extend_from_slice(&piece);
+            if let Some(end) = line.iter().position(|byte| *byte == b'\n') {
+                let rest = line.split_off(end + 1);
+                if !rest.is_empty() {
+                    self.ready.push_front((Stream::Stdout, rest));
+                }
+                break;
+            }
+            if line.len() > MAX_SAID || others.len() > 64 {
+                return Err(failure::unavailable(&Failure::Unlike(failure::plain(&line))));
+            }
+        }
+        for other in others.into_iter().rev() {
+            self.ready.push_front(other);
+        }
+        let line = String::from_utf8_lossy(&line);
+        match line.trim_end().split_once(' ') {
+            Some(("ok", pid)) => pid
+                .parse()
+                .map_err(|_| failure::unavailable(&Failure::Unlike(failure::plain(line.as_bytes())))),
+            Some(("no", "mark")) => Err(failure::unsuitable(
+                "shell that can limit file locks",
+                "its `ulimit` knows neither `-w` nor `-x`, by which the processes of a command are found",
+            )),
+            Some(("no", why)) => Err(Error::Invalid(
+                Diagnosis::new(
+                    "cwd-missing",
+                    match why {
+                        "enter" => "the directory to run in may not be entered",
+                        "directory" => "what was named to run in is no directory",
+                        _ => "the directory to run in does not exist",
+                    },
+                )
+                .fix("name a directory that exists inside the sandbox, or make it first"),
+            )),
+            _ => Err(failure::unavailable(&Failure::Unlike(failure::plain(line.as_bytes())))),
+        }
+    }
+
+    /// The next output; `None` once both streams have told the end.
+    ///
+    /// # Errors
+    /// `Lost` when it breaks off before.
+    pub async fn next(&mut self) -> Result<Option<(Stream, Vec<u8>)>> {
+        loop {
+            if let Some(ready) = self.ready.pop_front() {
+                return Ok(Some(ready));
+            }
+            if self.streams.iter().all(|stream| stream.end.is_some()) {
+                self.end = self.streams[0].end.clone();
+                let _ = self.over.send(true);
+                return Ok(None);
+            }
+            match self.output.next().await {
+                Ok(Some(Piece::Stdout(text))) => self.take(0, &text)?,
+                Ok(Some(Piece::Stderr(text))) => self.take(1, &text)?,
+                Ok(None) => {
+                    return Err(match self.descent.machine.lives().await {
+                        Ok(false) => failure::ended(),
+                        _ => failure::broke(),
+                    });
+                }
+                Err(Failure::Answer { status: 404 | 410 | 422, .. }) => return Err(failure::ended()),
+                Err(error) => {
+                    return Err(match self.descent.machine.lives().await {
+                        Ok(false) => failure::ended(),
+                        _ => failure::lost(&error),
+                    });
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, which: usize, text: &str) -> Result<()> {
+        let stream = if which == 0 { Stream::Stdout } else { Stream::Stderr };
+        let pieces = self.streams[which].take(text.as_bytes());
+        let pieces = pieces.map_err(|why| failure::lost(&Failure::Unlike(why.to_owned())))?;
+        self.ready.extend(pieces.into_iter().map(|piece| (stream, piece)));
+        Ok(())
+    }
+
+    /// Its processes.
+    pub fn descent(&mut self) -> &mut Descent {
+        &mut self.descent
+    }
+}
+
+/// Reads one stream: lines of base64, and in their bytes the word for the end.
+struct Decoder {
+    start: Vec<u8>,
+    line: Vec<u8>,
+    held: Vec<u8>,
+    end: Option<End>,
+}
+
+impl Decoder {
+    fn new(tag: &str) -> Self {
+        let start = format!("\u{1e}{tag} ").into_bytes();
+        Self { start, line: Vec::new(), held: Vec::new(), end: None }
+    }
+
+    fn take(&mut self, text: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
+        let mut pieces = Vec::new();
+        for part in text.split_inclusive(|byte| *byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if self.line.len() > MAX_LINE {
+                return Err("a line of output is longer than it can be");
+            }
+            if self.line.last() != Some(&b'\n') {
+                continue;
+            }
+            let line = std::mem::take(&mut self.line);
+            if self.end.is_some() {
+                continue;
+            }
+            if line.starts_with(b"!room") {
+                return Err(
+                    "there is no room for the command inside: its /tmp cannot be written to, or is full",
+                );
+            }
+            let bytes = base64::engine::general_purpose::STANDARD
+                .decode(&line[..line.len() - 1])
+                .map_err(|_| "a line of output is not what the script writes")?;
+            self.held.extend_from_slice(&bytes);
+            if let Some(piece) = self.split()? {
+                pieces.push(piece);
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// What of the held bytes is output for certain.
+    fn split(&mut self) -> Result<Option<Vec<u8>>, &'static str> {
+        let at = self.held.windows(self.start.len()).position(|window| window == self.start);
+        let Some(at) = at else {
+            let most = self.start.len().min(self.held.len() + 1);
+            let kept = (1..most).rev().find(|n| self.held.ends_with(&self.start[..*n])).unwrap_or(0);
+            let piece = self.held[..self.held.len() - kept].to_vec();
+            self.held.drain(..piece.len());
+            return Ok((!piece.is_empty()).then_some(piece));
+        };
+        let word = &self.held[at + self.start.len()..];
+        match word.iter().position(|byte| *byte == 0x1e) {
+            Some(close) => {
+                let end = std::str::from_utf8(&word[..close]).ok().and_then(end);
+                self.end =
+                    Some(end.ok_or("the end of the command is told in other words than the script's")?);
+                let mut piece = std::mem::take(&mut self.held);
+                piece.truncate(at);
+                Ok((!piece.is_empty()).then_some(piece))
+            }
+            None if word.len() > MAX_END => Err("the end of the command is told in too many words"),
+            None => {
+                let piece: Vec<u8> = self.held.drain(..at).collect();
+                Ok((!piece.is_empty()).then_some(piece))
+            }
+        }
+    }
+}
+
+/// Reads how a command ended.
+fn end(text: &str) -> Option<End> {
+    let mut words = text.split(' ');
+    let code = words.next()?.parse().ok()?;
+    let why = words.next()?.chars().next()?;
+    let mut seconds = || words.next()?.parse::<f64>().ok().filter(|seconds| seconds.is_finite());
+    let (up, down) = (seconds()?, seconds()?);
+    let living = words.next()?.parse().ok()?;
+    let pids = words.next()?.split(',').filter_map(|pid| pid.parse().ok()).take(64).collect();
+    Some(End { code, why, duration: Duration::try_from_secs_f64((down - up).max(0.0)).ok()?, living, pids })
+}
+
+/// Carries input, piece by piece, and no faster than it is taken.
+async fn feed(
+    machine: Arc<dyn Machine>,
+    all: &'static str,
+    tag: String,
+    mut input: DuplexStream,
+    mut is_over: watch::Receiver<bool>,
+) {
+    let room = format!("{all}/{tag}");
+    let mut buffer = vec![0; INPUT];
+    let mut number = 0u64;
+    loop {
+        let count = tokio::select! {
+            count = input.read(&mut buffer) => count,
+            // Whoever ran it is gone, or it is over.
+            _ = is_over.changed() => return,
+        };
+        let Ok(count) = count else { return };
+        let put = if count == 0 {
+            machine.put(vec![(format!("{room}/in/{number}.end"), Bytes::new())]).await
+        } else {
+            let piece = Bytes::copy_from_slice(&buffer[..count]);
+            machine
+                .put(vec![
+                    (format!("{room}/in/{number}"), piece),
+                    (format!("{room}/in/{number}.ok"), Bytes::new()),
+                ])
+                .await
+        };
+        if put.is_err() || count == 0 {
+            return;
+        }
+        if let Some(waited) = (number + 1).checked_sub(AHEAD) {
+            let taken = scripts::taken(all);
+            let argv = ["/bin/sh", "-c", &taken, "sh", &tag, &waited.to_string()].map(str::to_owned).to_vec();
+            let run = Run { argv, env: Vec::new(), within: LONGEST };
+            let Ok(mut output) = machine.run(run).await else { return };
+            tokio::select! {
+                () = async { while let Ok(Some(_)) = output.next().await {} } => {}
+                _ = is_over.changed() => return,
+            }
+        }
+        number += 1;
+    }
+}
+
+fn too_long(length: usize) -> Error {
+    Error::Invalid(
+        Diagnosis::new(
+            "command-too-long",
+            format!(
+                "an argument of the command is {length} bytes long once it is escaped, above {MAX_STRING}"
+            ),
+        )
+        .cause("the provider carries text only, and other bytes take five times the room")
+        .fix("write it to a file, and pass the file's name"),
+    )
+}
+
+fn slow() -> Error {
+    Error::Lost(
+        Diagnosis::new(
+            "agent-silent",
+            format!("the command did not start within {} s", STARTS_WITHIN.as_secs()),
+        )
+        .fix("look at what the command has done; stop the sandbox if it stays silent"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(bytes: &[u8]) -> String {
+        base64::engine::general_purpose::STANDARD.encode(bytes) + "\n"
+    }
+
+    #[test]
+    fn the_end_is_found_wherever_lines_are_cut() {
+        let told = b"out\xff\x1e\x1etag 7 t 1.50 3.25 2 11,12,,\x1e...";
+        for cut in 0..told.len() {
+            let mut decoder = Decoder::new("tag");
+            let text = line(&told[..cut]) + &line(&told[cut..]);
+            let mut out = Vec::new();
+            for byte in text.as_bytes() {
+                out.extend(decoder.take(&[*byte]).unwrap().concat());
+            }
+            assert_eq!(out, b"out\xff\x1e", "{cut}");
+            let end = End {
+                code: 7,
+                why: 't',
+                duration: Duration::from_millis(1750),
+                living: 2,
+                pids: vec![11, 12],
+            };
+            assert_eq!(decoder.end, Some(end));
+        }
+    }
+
+    #[test]
+    fn what_no_script_wrote_is_told_apart() {
+        for text in ["!!!\n", "!room\n"] {
+            assert!(Decoder::new("tag").take(text.as_bytes()).is_err(), "{text}");
+        }
+        let mut decoder = Decoder::new("tag");
+        assert!(decoder.take(line(b"\x1etag junk\x1e").as_bytes()).is_err());
+        assert!(Decoder::new("tag").take(&vec![b'a'; MAX_LINE + 1]).is_err());
+    }
+}

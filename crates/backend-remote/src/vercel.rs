@@ -1,0 +1,7 @@
+//! Vercel Sandbox: one microVM for each sandbox.
+
+mod backend;
+mod client;
+mod wire;
+
+pub use backend::{VercelBackend, VercelConfig};

@@ -1,0 +1,7 @@
+//! Providers, by stand-ins that really run commands.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod contract;
+mod faults;
+mod rig;

@@ -1,0 +1,23 @@
+//! Stand-ins for providers: small servers that keep state, really run commands, refuse whatever the records of the official
+//! clients do not know, and fail when they are told to.
+
+pub mod http;
+pub mod shapes;
+pub mod vercel;
+
+/// How a call is to fail.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// It is answered with this status, code, and time to wait, and not done.
+    Status(u16, &'static str, Option<u64>),
+    /// It is done, and the connection closed without an answer.
+    CutAfter,
+    /// The connection is closed, and nothing done.
+    CutBefore,
+    /// Its stream is cut after this many lines.
+    CutStream(usize),
+    /// It is answered with a body that is none of its kind, and not done.
+    Junk(&'static str),
+    /// A machine with another network policy than was asked for is made.
+    OtherPolicy,
+}
