@@ -13,3 +13,4 @@ mod settings;
 mod support;
 mod system;
 mod terminal;
+mod tls;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -76,6 +76,33 @@ impl Answer {
 
 static ENGINES: Once = Once::new();
 
+/// How a gateway is started that has all that is its own in this folder.
+pub fn options(folder: &Path, config: &str) -> Options {
+    ENGINES.call_once(|| {
+        // SAFETY: it is done once, before this process starts anything that reads the environment past std's lock.
+        unsafe {
+            std::env::set_var("DOCKER_HOST", "unix:///nonexistent/docker.sock");
+            std::env::set_var("CONTAINER_HOST", "unix:///nonexistent/podman.sock");
+        }
+    });
+    for name in ["home", "config", "state"] {
+        std::fs::create_dir(folder.join(name)).unwrap();
+    }
+    std::fs::write(folder.join("config/moltis.toml"), config).unwrap();
+    let mut env = BTreeMap::new();
+    for (name, place) in
+        [("HOME", "home"), ("MOLTIS_CONFIG_DIR", "config"), ("MOLTIS_DATA_DIR", "state/data")]
+    {
+        env.insert(name.into(), folder.join(place).into_os_string());
+    }
+    let load = moltis_config::Options {
+        env,
+        uid: rustix::process::geteuid().as_raw(),
+        ..moltis_config::Options::default()
+    };
+    Options { load, port: Some(0), deadline: Some(Duration::from_secs(5)), ..Options::default() }
+}
+
 impl World {
     /// One whose commands run on the host: the least that any machine has.
     pub async fn new() -> Self {
@@ -83,31 +110,8 @@ impl World {
     }
 
     pub async fn with(config: &str) -> Self {
-        ENGINES.call_once(|| {
-            // SAFETY: it is done once, before this process starts anything that reads the environment past std's lock.
-            unsafe {
-                std::env::set_var("DOCKER_HOST", "unix:///nonexistent/docker.sock");
-                std::env::set_var("CONTAINER_HOST", "unix:///nonexistent/podman.sock");
-            }
-        });
         let folder = tempfile::tempdir().unwrap();
-        for name in ["home", "config", "state"] {
-            std::fs::create_dir(folder.path().join(name)).unwrap();
-        }
-        std::fs::write(folder.path().join("config/moltis.toml"), config).unwrap();
-        let mut env = BTreeMap::new();
-        for (name, place) in
-            [("HOME", "home"), ("MOLTIS_CONFIG_DIR", "config"), ("MOLTIS_DATA_DIR", "state/data")]
-        {
-            env.insert(name.into(), folder.path().join(place).into_os_string());
-        }
-        let load = moltis_config::Options {
-            env,
-            uid: rustix::process::geteuid().as_raw(),
-            ..moltis_config::Options::default()
-        };
-        let options =
-            Options { load, port: Some(0), deadline: Some(Duration::from_secs(5)), ..Options::default() };
+        let options = options(folder.path(), config);
         let running = moltis_gateway::start(options.clone(), true).await.unwrap();
         let address = running.banner().address;
         let Token::Shown(token) = running.banner().token.clone() else { panic!("{:?}", running.banner()) };
@@ -129,7 +133,8 @@ impl World {
     }
 
     async fn until_ready(&self) {
-        until(async || self.get(As::Nobody, "/readyz").await.status == 200).await;
+        // By the private socket, which has no TLS.
+        until(async || self.get(As::Owner, "/readyz").await.status == 200).await;
     }
 
     /// Ends the gateway and starts another one on the same data directory.
