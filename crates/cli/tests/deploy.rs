@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use moltis_testkit::need;
 
@@ -310,4 +313,100 @@ fn the_image_runs_sandboxes_beside_itself() {
     assert_eq!(containers(), 1);
     image.moltis(&[], &["session", "rm", "--purge", "s"]);
     assert_eq!(containers(), 0);
+    gateway_of(&image);
+}
+
+/// Time that anything may take on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A container that goes with the test.
+struct Container(String);
+
+impl Container {
+    fn until_healthy(&self) {
+        let start = Instant::now();
+        let health = || docker(["inspect", "--format", "{{.State.Health.Status}}", &self.0]);
+        while health() != "healthy\n" {
+            let logs = || Command::new("docker").args(["logs", &self.0]).output();
+            assert!(start.elapsed() < PATIENCE, "{}: {:?}", health(), logs());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Asks over the published port; gives the status and the JSON.
+    fn ask(&self, key: &str, method: &str, path: &str, body: &str) -> (u16, serde_json::Value) {
+        let published = docker(["port", &self.0, "13131/tcp"]);
+        let address: SocketAddr = published.trim().parse().unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: localhost:{}\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            address.port(),
+            body.len()
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+        (status, serde_json::from_str(body).unwrap_or_else(|_| body.into()))
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let removed = Command::new("docker").args(["rm", "-f", "-v", &self.0]).output();
+        assert!(std::thread::panicking() || removed.is_ok_and(|output| output.status.success()));
+    }
+}
+
+/// The image's own command: it becomes healthy, serves the host, and is started again without a loss.
+fn gateway_of(image: &Image) {
+    // Docker picks the host's port here: whoever calls a host that is not at the gateway's own port has to be named.
+    std::fs::write(image.folder.path().join("config/moltis.toml"), "[gateway]\nhosts = [\"localhost\"]\n")
+        .unwrap();
+    let more = ["-d", "-p", "127.0.0.1::13131", "--health-interval", "1s"];
+    let words = image.run().into_iter().chain(more.map(str::to_owned)).chain([image.tag.clone()]);
+    let container = Container(docker(words).trim().to_owned());
+    container.until_healthy();
+    let made = docker([
+        "exec",
+        &container.0,
+        "moltis",
+        "gateway",
+        "key",
+        "create",
+        "host",
+        "--scope",
+        "operator.admin",
+    ]);
+    let key = made.trim();
+    let (status, me) = container.ask(key, "GET", "/api/v1/me", "");
+    assert_eq!(
+        (status, me),
+        (200, serde_json::json!({ "kind": "key", "name": "host", "scope": "operator.admin" }))
+    );
+    assert_eq!(container.ask("", "GET", "/api/v1/me", "").0, 401);
+    let exec = |line: &str| {
+        let asked = serde_json::json!({ "command": line });
+        let (status, ran) = container.ask(key, "POST", "/api/v1/sessions/g/exec", &asked.to_string());
+        assert_eq!(status, 200, "{ran}");
+        ran
+    };
+    let set = serde_json::json!({ "sandboxImage": SANDBOX }).to_string();
+    let (status, told) = container.ask(key, "PATCH", "/api/v1/sessions/g", &set);
+    assert_eq!(status, 201, "{told}");
+    let first = exec("echo kept > kept; uname -n");
+    assert_eq!(first["stdout"], "sandbox\n", "{first}");
+    docker(["restart", "-t", "30", &container.0]);
+    container.until_healthy();
+    let second = exec("cat kept");
+    assert_eq!((&second["stdout"], second.get("restarted")), (&"kept\n".into(), None), "{second}");
+    assert_eq!(second["sandboxId"], first["sandboxId"]);
+    let (status, gone) = container.ask(key, "DELETE", "/api/v1/sessions/g?purge=true", "");
+    assert!(matches!(status, 200 | 204), "{status} {gone}");
+    let label = format!("label=org.moltis.session={}", first["sandboxId"].as_str().unwrap());
+    assert_eq!(docker(["ps", "-aq", "--filter", &label]), "");
 }

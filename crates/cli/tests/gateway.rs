@@ -352,3 +352,124 @@ fn a_gateway_that_is_killed_loses_nothing_that_it_acknowledged() {
     assert_eq!(gateway.ask(&token, "DELETE", &path, "").0, 200);
     assert_eq!(gateway.end(), Some(0));
 }
+
+/// Memory that a gateway may keep after much work, beyond what it had: the allocator gives back late and in pieces.
+const SLACK: usize = 24 << 20;
+
+/// What a gateway holds on to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    descriptors: usize,
+    /// Those that have to do with its data directory.
+    processes: usize,
+    sandboxes: usize,
+    sessions: usize,
+}
+
+impl Held {
+    fn of(gateway: &Gateway, token: &str, place: &Place) -> Self {
+        let count = |what: &str| {
+            let (status, body) = gateway.ask(token, "GET", &format!("/api/v1/{what}"), "");
+            assert_eq!(status, 200, "{body}");
+            serde_json::from_str::<Value>(&body).unwrap()[what].as_array().unwrap().len()
+        };
+        let (sandboxes, sessions) = (count("sandboxes"), count("sessions"));
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", gateway.child.id())).unwrap().count();
+        Self { descriptors, processes: place.processes().len(), sandboxes, sessions }
+    }
+}
+
+/// Memory of a process that is its own, in bytes.
+fn own_memory(pid: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// All that a caller does with a session, from its beginning to its end.
+fn whole_session(gateway: &Gateway, token: &str, name: &str) {
+    let path = path_of(name);
+    let good = |method: &str, rest: &str, body: &str, status: u16| {
+        let answer = gateway.ask(token, method, &format!("{path}{rest}"), body);
+        assert_eq!(answer.0, status, "{method} {rest}: {}", answer.1);
+        answer.1
+    };
+    let json = |text: String| serde_json::from_str::<Value>(&text).unwrap();
+    let ran = json(good("POST", "/exec", r#"{"command":"seq 2000; echo done >&2"}"#, 200));
+    assert_eq!((&ran["exitCode"], &ran["stderr"]), (&0.into(), &"done\n".into()), "{ran}");
+    let content = "x".repeat(100_000);
+    good("PUT", "/files/content?path=%2Ftmp%2Fa", &content, 201);
+    // It comes in chunks, whose sizes stand between.
+    let read = good("GET", "/files/content?path=%2Ftmp%2Fa", "", 200);
+    assert_eq!(read.matches('x').count(), content.len());
+    good("GET", "/files/list?path=%2Ftmp", "", 200);
+    let started = json(good("POST", "/processes", r#"{"command":"echo up; sleep 600"}"#, 201));
+    let process = format!("/processes/{}", started["process"]);
+    gateway.until(|_| good("GET", &format!("{process}/output"), "", 200).contains("up"));
+    // Every other one is left to the end of its sandbox.
+    if name.ends_with(['0', '2', '4', '6', '8']) {
+        good("DELETE", &process, "", 200);
+    }
+    good("PATCH", "", r#"{"env":{"A":"b"}}"#, 200);
+    good("GET", "/history", "", 200);
+    good("DELETE", "?purge=true", "", 200);
+}
+
+#[test]
+fn a_gateway_ends_long_work_where_it_began() {
+    let seconds = std::env::var("MOLTIS_SOAK_SECS").map_or(30, |seconds| seconds.parse().unwrap());
+    let place = Place::new();
+    let gateway = Gateway::start(&place);
+    let token = std::fs::read_to_string(gateway.banner["tokenFile"].as_str().unwrap()).unwrap();
+    let token = token.trim();
+    let callers = |until: &(dyn Fn(usize) -> bool + Sync)| {
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..6)
+                .map(|worker| {
+                    let gateway = &gateway;
+                    scope.spawn(move || {
+                        let mut round = 0;
+                        while !until(round) {
+                            whole_session(gateway, token, &format!("soak-{worker}-{round}"));
+                            round += 1;
+                        }
+                        round
+                    })
+                })
+                .collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).sum::<usize>()
+        })
+    };
+    // What is made once is made before it is counted.
+    callers(&|round| round == 3);
+    gateway.until(|gateway| Held::of(gateway, token, &place).sandboxes == 0);
+    let quiet = || {
+        // Until two looks in a row agree.
+        let mut last = Held::of(&gateway, token, &place);
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "it does not come to rest: {last:?}");
+            std::thread::sleep(Duration::from_millis(200));
+            let now = Held::of(&gateway, token, &place);
+            if now == last {
+                return last;
+            }
+            last = now;
+        }
+    };
+    let (before, memory) = (quiet(), own_memory(gateway.child.id()));
+    let start = Instant::now();
+    let rounds = callers(&|_| start.elapsed() >= Duration::from_secs(seconds));
+    assert!(rounds >= 6, "there was load: {rounds}");
+    gateway.until(|gateway| {
+        let now = Held::of(gateway, token, &place);
+        let is_as_before = now == before;
+        if !is_as_before && start.elapsed() > Duration::from_secs(seconds) + PATIENCE / 2 {
+            eprintln!("{now:?}, and before {before:?}");
+        }
+        is_as_before
+    });
+    gateway.until(|gateway| own_memory(gateway.child.id()) <= memory + SLACK);
+    eprintln!("{rounds} sessions; {} KiB more", own_memory(gateway.child.id()).saturating_sub(memory) / 1024);
+    assert_eq!(gateway.end(), Some(0));
+}
