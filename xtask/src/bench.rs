@@ -1,4 +1,4 @@
-//! `cargo xtask bench exec`, `bench engines` and `bench egress`: figures beside their baselines, from one run.
+//! `cargo xtask bench exec`, `bench engines`, `bench egress`, `bench wasm` and `bench http`: figures beside their baselines, from one run.
 
 use std::path::Path;
 use std::process::Command;
@@ -39,7 +39,8 @@ fn through(release: bool) -> Result<Command, String> {
 
 /// Builds a bench and the program that it measures.
 fn built(example: &str, release: bool) -> Result<Command, String> {
-    let mut arguments = vec!["-p", "moltis-testkit", "--example", example];
+    let package = if example == "http" { "moltis-gateway" } else { "moltis-testkit" };
+    let mut arguments = vec!["-p", package, "--example", example];
     if release {
         arguments.push("--release");
     }
@@ -57,8 +58,10 @@ pub fn run(arguments: &[&str]) -> Outcome {
         Some((&"engines", arguments)) => ("engines", arguments),
         Some((&"egress", arguments)) => ("egress", arguments),
         Some((&"wasm", arguments)) => ("wasm", arguments),
+        Some((&"http", arguments)) => ("http", arguments),
         _ => {
-            let all = "`cargo xtask bench exec`, `bench engines`, `bench egress` and `bench wasm`";
+            let all =
+                "`cargo xtask bench exec`, `bench engines`, `bench egress`, `bench wasm` and `bench http`";
             return Err(format!("the benches are {all}"));
         }
     };
@@ -79,6 +82,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
         "bench" => "bench exec",
         "engines" => "bench engines",
         "wasm" => "bench wasm",
+        "http" => "bench http",
         _ => "bench egress",
     };
     let mut command = if example == "egress" { egress(release)? } else { built(example, release)? };

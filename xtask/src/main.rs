@@ -47,6 +47,8 @@ cargo xtask COMMAND
                                        them (apt-get, as root)
   bench wasm [--short] [--long] [--dev] [--write] [--python=MODULE]
                                        the in-process shell beside the host's, modules, many idle sessions
+  bench http [--short] [--long] [--dev] [--write]
+                                       commands over HTTP beside the same in-process, the gateway's memory and start
   blocks                               run the shell blocks of README.md and docs, and start what docs/clients
                                        tells MCP clients to start
 ";
