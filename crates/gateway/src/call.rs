@@ -14,8 +14,10 @@ use moltis_runtime::store::Caller;
 use moltis_sandbox::{ByteStream, Diagnosis, Error, GuestPath, SessionKey};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::identity::Identity;
+use crate::openapi;
 use crate::problem::Problem;
 use crate::route::{Answered, Carries, Place, Route};
 use crate::schema;
@@ -254,14 +256,18 @@ impl Call {
         };
         if bytes.is_empty() && self.may_be_empty {
             let empty = Bytes::from_static(b"{}");
-            return Ok((read_json(&empty)?, empty));
+            return Ok((read_json(&empty, &Value::Null)?, empty));
         }
         if !is_json {
             return Err(Problem::invalid("body-not-json", "the body must be JSON")
                 .fix("send it with `Content-Type: application/json`")
                 .status(StatusCode::UNSUPPORTED_MEDIA_TYPE));
         }
-        Ok((read_json(&bytes)?, bytes))
+        let schema = match &self.carries {
+            Carries::Json(schema, _) => schema,
+            _ => &Value::Null,
+        };
+        Ok((read_json(&bytes, schema)?, bytes))
     }
 
     fn take_body(&mut self) -> Body {
@@ -318,18 +324,21 @@ impl Call {
     }
 }
 
-fn read_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
-    // A list would be taken for an object's fields in their order.
-    if bytes.trim_ascii_start().first() == Some(&b'[') {
-        return Err(
-            Problem::invalid("body-invalid", "the body cannot be read").cause("it is a list, not an object")
-        );
-    }
-    serde_json::from_slice(bytes).map_err(|error| {
+/// What the bytes hold, in the forms that the document promises.
+fn read_json<T: DeserializeOwned>(bytes: &[u8], schema: &Value) -> Result<T, Problem> {
+    let unreadable = |error: serde_json::Error| {
         // What it says may quote the body, which is the caller's own.
         let code = if error.is_data() { "body-invalid" } else { "body-not-json" };
         Problem::invalid(code, "the body cannot be read").cause(error)
-    })
+    };
+    let read = serde_json::from_slice(bytes).map_err(unreadable)?;
+    let value: Value = serde_json::from_slice(bytes).map_err(unreadable)?;
+    if let Some((place, form)) = schema::misshapen(schema, &value, &|name| openapi::named(name)) {
+        let place = if place.is_empty() { "the body".to_owned() } else { format!("`{place}`") };
+        return Err(Problem::invalid("body-invalid", "the body cannot be read")
+            .cause(format!("{place} must be {form}")));
+    }
+    Ok(read)
 }
 
 /// A session's key.

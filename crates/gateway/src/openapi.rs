@@ -14,6 +14,11 @@ pub fn document() -> &'static Value {
     &DOCUMENT
 }
 
+/// A schema that the document names.
+pub fn named(reference: &str) -> Option<&'static Value> {
+    DOCUMENT.pointer(reference.strip_prefix('#')?)
+}
+
 fn make() -> Value {
     let mut paths: Map<String, Value> = Map::new();
     for route in routes::table() {
@@ -139,6 +144,12 @@ fn responses(route: &Route) -> Value {
             told["headers"] = headers.into();
         }
         all.insert(answer.status.as_str().to_owned(), told);
+    }
+    // Refused before it is known which route it is for, without a body.
+    for (status, about) in
+        [("414", "The address is too long"), ("431", "The headers are too long, or too many")]
+    {
+        all.insert(status.to_owned(), json!({ "description": about }));
     }
     let mut fails = route.fails.clone();
     fails.sort_unstable();

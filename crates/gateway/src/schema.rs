@@ -150,3 +150,84 @@ pub fn read_param(schema: &Value, text: &str) -> Result<Value, String> {
         }
     }
 }
+
+/// Where a value has another form than its schema says, as `/settings/limits`, and which form that is. Only forms are
+/// looked at: serde takes a list for an object's fields in their order, and an object for a word.
+pub fn misshapen<'a>(
+    schema: &'a Value,
+    value: &Value,
+    named: &impl Fn(&str) -> Option<&'a Value>,
+) -> Option<(String, &'static str)> {
+    if let Some(reference) = schema.get("$ref").and_then(Value::as_str) {
+        return misshapen(named(reference)?, value, named);
+    }
+    if let Some(any) = ["anyOf", "oneOf"].iter().find_map(|word| schema.get(word)?.as_array()) {
+        let mut first = None;
+        for one in any {
+            let found = misshapen(one, value, named)?;
+            first.get_or_insert(found);
+        }
+        return first;
+    }
+    let below = |name: &str, schema, value| {
+        let (place, form) = misshapen(schema, value, named)?;
+        Some((format!("/{name}{place}"), form))
+    };
+    let here = |form| Some((String::new(), form));
+    match (schema.get("type").and_then(Value::as_str), value) {
+        (Some("object"), Value::Array(_)) => here("an object"),
+        (Some("object"), Value::Object(fields)) => fields.iter().find_map(|(name, value)| {
+            let known = schema.get("properties").and_then(|all| all.get(name));
+            let schema =
+                known.or_else(|| schema.get("additionalProperties").filter(|rest| rest.is_object()))?;
+            below(name, schema, value)
+        }),
+        (Some("array"), Value::Array(items)) => {
+            let schema = schema.get("items")?;
+            items.iter().enumerate().find_map(|(nth, item)| below(&nth.to_string(), schema, item))
+        }
+        (Some("string"), Value::Array(_) | Value::Object(_)) => here("a text"),
+        // The only form that tells the alternatives apart where one of them is `null`.
+        (Some("null"), value) if !value.is_null() => here("null"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_another_form_is_named_with_its_place() {
+        let limits = object("", [may("memory", "", count())]);
+        let body = object(
+            "",
+            [
+                may("settings", "", named("Settings")),
+                may("argv", "", list(text())),
+                may("env", "", map(text())),
+                may("encoding", "", or_null(word(&["utf8"]))),
+            ],
+        );
+        let settings = object("", [may("limits", "", or_null(limits))]);
+        let find = |reference: &str| (reference == "#/components/schemas/Settings").then_some(&settings);
+        let told = |value: Value| misshapen(&body, &value, &find);
+        let at = |place: &str, form| Some((place.to_owned(), form));
+
+        assert_eq!(told(json!([])), at("", "an object"));
+        assert_eq!(told(json!({ "settings": [] })), at("/settings", "an object"));
+        assert_eq!(told(json!({ "settings": { "limits": [1] } })), at("/settings/limits", "an object"));
+        assert_eq!(told(json!({ "argv": ["a", ["b"]] })), at("/argv/1", "a text"));
+        assert_eq!(told(json!({ "env": { "A": {} } })), at("/env/A", "a text"));
+        assert_eq!(told(json!({ "encoding": { "utf8": null } })), at("/encoding", "a text"));
+        let good = [
+            json!({}),
+            json!({ "settings": { "limits": null } }),
+            json!({ "settings": { "limits": { "memory": 1 } }, "argv": ["a"], "env": { "A": "1" } }),
+            json!({ "encoding": null, "unknown": [] }),
+        ];
+        for value in good {
+            assert_eq!(told(value.clone()), None, "{value}");
+        }
+    }
+}

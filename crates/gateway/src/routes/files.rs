@@ -467,7 +467,10 @@ async fn remove(call: Call, whose: Whose) -> Answered {
 async fn download(call: Call, whose: Whose) -> Answered {
     let path = call.path("path")?;
     let target = Target::open(&call, whose, false).await?;
-    let tar = target.files(&call).download(&path).await?;
+    let mut tar = target.files(&call).download(&path).await?;
+    // What fails at once can still be answered; later only the broken stream tells of it.
+    let first = tar.next().await.transpose()?;
+    let tar = Box::pin(futures_util::stream::iter(first.map(Ok)).chain(tar));
     Ok(attachment(Response::new(body(tar, target)), &path, ".tar", TAR))
 }
 
