@@ -7,10 +7,14 @@ mod clients;
 mod command;
 mod contract;
 mod engines;
+mod http;
 mod install;
 mod json;
 mod marker;
+mod mcp;
+mod outside;
 mod real;
+mod served;
 mod suites;
 mod tally;
 mod tests;
@@ -51,6 +55,10 @@ cargo xtask COMMAND
                                        commands over HTTP beside the same in-process, the gateway's memory and start
   blocks                               run the shell blocks of README.md and docs, and start what docs/clients
                                        tells MCP clients to start
+  http [--long] [--program PATH]       schemathesis against the gateway; --long asks for far more; --program takes a
+                                       `moltis` that is built already
+  mcp [--program PATH]                 the MCP client for Python on a real task, the inspector and the conformance
+                                       suite, against `moltis mcp` and the gateway
 ";
 
 fn main() -> ExitCode {
@@ -65,6 +73,8 @@ fn main() -> ExitCode {
         Some((&"suites", rest)) => suites::run(rest),
         Some((&"bench", rest)) => bench::run(rest),
         Some((&"blocks", rest)) => blocks::run(rest),
+        Some((&"http", rest)) => http::run(rest),
+        Some((&"mcp", rest)) => mcp::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             print!("{USAGE}");
             Ok(true)

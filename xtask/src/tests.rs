@@ -8,7 +8,7 @@ use crate::cargo::{self, TestProgram};
 use crate::command::{Scratch, kept, root};
 use crate::tally::{Tally, failures, indented};
 use crate::user::{Engines, User};
-use crate::{Outcome, bench, blocks, engines, install, real, suites, user};
+use crate::{Outcome, bench, blocks, engines, http, install, mcp, real, suites, user};
 
 /// Limit of one test program.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -120,6 +120,11 @@ pub fn run(arguments: &[&str]) -> Outcome {
         suites::tally(&mut tally, &cases, form.long)?;
         bench::tally(&mut tally, &bench, &moltis)?;
         blocks::tally(&mut tally, &moltis)?;
+    }
+    // They install programs of others, which only `--all` may.
+    if form.whole() && form.all {
+        http::tally(&mut tally, &moltis, false)?;
+        mcp::tally(&mut tally, &moltis)?;
     }
     if let Some(before) = before {
         tally.check("nothing of the container suites is left", before.same_again());
