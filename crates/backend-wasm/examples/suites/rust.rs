@@ -581,8 +581,7 @@ impl<'a> Reader<'a> {
 
     fn binary(&mut self, least: u8) -> Result<Expr, Unread> {
         let mut left = self.unary()?;
-        loop {
-            let Some(Token::Mark(mark)) = self.peek() else { break };
+        while let Some(Token::Mark(mark)) = self.peek() {
             let level = match *mark {
                 ".." | "..=" => 1,
                 "||" => 2,

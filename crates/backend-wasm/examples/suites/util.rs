@@ -437,10 +437,10 @@ impl Machine<'_> {
 
     fn path(&self, path: &[String]) -> Done_ {
         let name = path.last().map(String::as_str).unwrap_or_default();
-        if path.len() == 1 {
-            if let Some(value) = self.look_up(name) {
-                return Ok(value);
-            }
+        if path.len() == 1
+            && let Some(value) = self.look_up(name)
+        {
+            return Ok(value);
         }
         if let Some(tokens) = self.file.constants.get(name) {
             return self.eval(&Reader::new(tokens).expression()?);
