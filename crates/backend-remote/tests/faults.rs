@@ -215,7 +215,7 @@ const CHILD: &str = "MOLTIS_REMOTE_CHILD";
 
 /// A process that is killed: it makes and uses machines until then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it is started by another test"]
+#[ignore = "started by another test, as another process"]
 async fn child() {
     let Ok(what) = std::env::var(CHILD) else { return };
     let (url, data) = what.split_once(' ').unwrap();

@@ -9,6 +9,10 @@ mod common;
 mod hostile;
 mod life;
 mod modules;
+// The worker of `cargo xtask suites` reads other people's tests with it; its own test is run from here.
+#[allow(dead_code, reason = "shared with an example, which uses more of it")]
+#[path = "../examples/suites/rust.rs"]
+mod reader;
 mod tree;
 
 /// What shells allocate is counted, as in the program.

@@ -205,20 +205,25 @@ impl Image {
         std::fs::copy(env!("CARGO_BIN_EXE_moltis"), context.join("program")).unwrap();
         let tag = format!("localhost/moltis-test:{}", std::process::id());
         let base = |name: &str| format!("{name}={BASE}");
-        docker(
-            ["build", "-q", "-t", &tag, "--build-arg", "PROGRAM=program"]
-                .map(OsString::from)
-                .into_iter()
-                .chain([
-                    "--build-arg".into(),
-                    base("BUILD_BASE").into(),
-                    "--build-arg".into(),
-                    base("RUN_BASE").into(),
-                    "-f".into(),
-                    deploy().join("Dockerfile").into(),
-                    context.clone().into(),
-                ]),
-        );
+        // The stage that builds first, by a name of its own: without one it would stay.
+        for (tag, target) in [(format!("{tag}-build"), Some("build")), (tag.clone(), None)] {
+            let target = target.into_iter().flat_map(|stage| ["--target", stage]).map(OsString::from);
+            docker(
+                ["build", "-q", "-t", &tag, "--build-arg", "PROGRAM=program"]
+                    .map(OsString::from)
+                    .into_iter()
+                    .chain(target)
+                    .chain([
+                        "--build-arg".into(),
+                        base("BUILD_BASE").into(),
+                        "--build-arg".into(),
+                        base("RUN_BASE").into(),
+                        "-f".into(),
+                        deploy().join("Dockerfile").into(),
+                        context.clone().into(),
+                    ]),
+            );
+        }
         std::fs::remove_dir_all(context).unwrap();
         let image = Self { tag, folder };
         for name in ["data", "config"] {
@@ -272,7 +277,8 @@ impl Image {
 
 impl Drop for Image {
     fn drop(&mut self) {
-        let removed = Command::new("docker").args(["rmi", "-f", &self.tag]).output();
+        let stage = format!("{}-build", self.tag);
+        let removed = Command::new("docker").args(["rmi", "-f", &self.tag, &stage]).output();
         assert!(std::thread::panicking() || removed.is_ok_and(|output| output.status.success()));
     }
 }

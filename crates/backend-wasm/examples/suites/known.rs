@@ -32,6 +32,16 @@ impl Known {
         known
     }
 
+    /// Whether it went as the list has it.
+    pub fn expects(&self, case: &Case) -> bool {
+        let fails = self.fail.contains(&case.name);
+        match case.went {
+            _ if self.chance.contains(&case.name) => true,
+            Went::Passed | Went::Excluded(_) => !fails,
+            Went::Failed(_) => fails,
+        }
+    }
+
     fn without(&self, names: &BTreeSet<&str>) -> String {
         self.text.lines().filter(|line| !names.contains(line)).map(|line| format!("{line}\n")).collect()
     }

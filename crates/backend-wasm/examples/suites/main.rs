@@ -29,8 +29,11 @@ static ALLOCATOR: moltis_backend_wasm::Metering<std::alloc::System> =
 /// Cases that run at a time.
 const AT_ONCE: usize = 4;
 
+/// Most cases that are tried again. More of them are no accident.
+const AGAIN: usize = 20;
+
 /// What is asked for.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Asked {
     /// Where the cases are.
     source: PathBuf,
@@ -89,19 +92,44 @@ fn asked() -> (String, Asked) {
     (kind, asked)
 }
 
+/// Signals that whoever started this ignores, as a job in the background is started: no shell lets them be trapped then.
+fn heed_signals() {
+    // A broken pipe stays an error here; whoever is started has it reset.
+    for signal in (1..=31).filter(|signal| *signal != libc::SIGPIPE) {
+        // SAFETY: it names no handler, and no thread runs yet; what cannot be changed is refused.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 fn main() -> ExitCode {
+    heed_signals();
     let (kind, asked) = asked();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let mut cases = match kind.as_str() {
-        "bash" => runtime.block_on(bash::run(&asked)),
-        "by-util" => runtime.block_on(util::run(&asked)),
-        "wasi" => runtime.block_on(wasi::run(&asked)),
-        "humaneval" => runtime.block_on(humaneval::run(&asked)),
+    let run = |asked: &Asked| match kind.as_str() {
+        "bash" => runtime.block_on(bash::run(asked)),
+        "by-util" => runtime.block_on(util::run(asked)),
+        "wasi" => runtime.block_on(wasi::run(asked)),
+        "humaneval" => runtime.block_on(humaneval::run(asked)),
         other => panic!("no suite {other:?}"),
     };
+    let known = asked.known.as_deref().map(Known::read).unwrap_or_default();
+    let mut cases = run(&asked);
+    // What is not as it has to be beside others is tried once more, alone: a slow machine makes other results of cases
+    // that wait for each other's processes.
+    let others: Vec<usize> = (0..cases.len()).filter(|at| !known.expects(&cases[*at])).collect();
+    if others.len() <= AGAIN && !asked.shed {
+        for at in others {
+            let alone =
+                Asked { only: Some(cases[at].name.clone()), every: 1, verbose: false, ..asked.clone() };
+            let again = run(&alone).into_iter().find(|case| case.name == cases[at].name);
+            if let Some(again) = again.filter(|case| known.expects(case)) {
+                println!("at a second try as it has to be: {}", again.name);
+                cases[at] = again;
+            }
+        }
+    }
     cases.sort_by(|one, other| one.name.cmp(&other.name));
     // A shell that computes on although its time is up holds its thread.
     runtime.shutdown_background();
-    let known = asked.known.as_deref().map(Known::read).unwrap_or_default();
     if known::judge(&cases, known, &asked) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
