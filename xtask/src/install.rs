@@ -29,6 +29,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("curl", "curl"),
     ("wget", "wget"),
     ("openssl", "openssl"),
+    ("systemd-analyze", "systemd"),
     ("vi", "vim-tiny"),
     ("awk", "mawk"),
 ];
