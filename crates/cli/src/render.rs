@@ -30,27 +30,11 @@ pub fn warning(diagnosis: &Diagnosis) {
     crate::say!("moltis: {}", one_line(&format!("{diagnosis}{fix}")));
 }
 
+pub use moltis_runtime::audit_csv::printable;
+
 /// Text with control characters shown instead of obeyed, line breaks among them: it cannot pose as a line of ours.
 pub fn one_line(text: &str) -> String {
     printable(text).replace('\n', "\\n")
-}
-
-/// Text with control characters shown instead of obeyed; line breaks stay.
-pub fn printable(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        if (c.is_control() && c != '\n') || is_bidi_control(c) {
-            let _ = write!(safe, "{}", c.escape_unicode());
-        } else {
-            safe.push(c);
-        }
-    }
-    safe
-}
-
-/// Characters that reorder what is shown around them.
-fn is_bidi_control(c: char) -> bool {
-    matches!(c, '\u{061C}' | '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A key, id or path that may hold anything, quoted where it could be mistaken for words around it.

@@ -30,6 +30,7 @@
 
 pub mod answer;
 pub mod approvals;
+pub mod audit_csv;
 pub mod capped;
 pub mod error;
 pub mod explain;

@@ -14,7 +14,7 @@ use moltis_egress::audit::{Filter, Follow, Snapshot, Stats};
 use moltis_egress::{Action, Entry, Origin, Protocol};
 use moltis_runtime::approvals::as_compared;
 use moltis_runtime::store::{Approval, ApprovalId, Decision, RuleAction, Word, now_millis};
-use moltis_runtime::{Runtime, time};
+use moltis_runtime::{Runtime, audit_csv};
 use moltis_sandbox::{DomainPattern, Error, SessionKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -35,10 +35,6 @@ const GATHER: usize = 64 << 10;
 
 /// Entries that one answer about the latest of them looks at before it gives up on more.
 const MAX_SKIPPED: usize = 200_000;
-
-/// Columns of comma-separated values.
-const COLUMNS: &str = "time,timestamp,session,id,event,domain,port,protocol,action,source,reason,sentBytes,\
-                       receivedBytes,durationMs\r\n";
 
 fn filters() -> Vec<Param> {
     vec![
@@ -305,7 +301,7 @@ async fn export(call: Call) -> Answered {
     let (data, who) = (call.runtime().config().data_dir.value.clone(), call.who.clone());
     let (send, receive) = tokio::sync::mpsc::channel::<Bytes>(4);
     tokio::task::spawn_blocking(move || {
-        let mut gathered = if csv { COLUMNS.as_bytes().to_vec() } else { Vec::new() };
+        let mut gathered = if csv { audit_csv::COLUMNS.as_bytes().to_vec() } else { Vec::new() };
         let give = |gathered: &mut Vec<u8>| send.blocking_send(std::mem::take(gathered).into()).is_ok();
         let read = data.exists().then(|| Snapshot::take(&data)).transpose();
         if let Ok(Some(snapshot)) = read {
@@ -314,7 +310,7 @@ async fn export(call: Call) -> Answered {
                     return ControlFlow::Continue(());
                 }
                 if csv {
-                    gathered.extend_from_slice(row(&entry).as_bytes());
+                    gathered.extend_from_slice(audit_csv::row(&entry).as_bytes());
                 } else {
                     entry.write_line(&mut gathered);
                 }
@@ -339,41 +335,6 @@ async fn export(call: Call) -> Answered {
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CONTENT_DISPOSITION, HeaderValue::from_static(name));
     Ok(response)
-}
-
-fn row(entry: &Entry) -> String {
-    let at = time::utc(i64::try_from(entry.timestamp / 1000).unwrap_or(i64::MAX));
-    [
-        at,
-        entry.timestamp.to_string(),
-        cell(&entry.session),
-        entry.id.to_string(),
-        entry.event.as_str().to_owned(),
-        cell(&entry.domain),
-        entry.port.to_string(),
-        entry.protocol.as_str().to_owned(),
-        entry.action.as_str().to_owned(),
-        entry.source.as_str().to_owned(),
-        cell(entry.reason.as_deref().unwrap_or_default()),
-        entry.bytes_sent.to_string(),
-        entry.bytes_received.to_string(),
-        entry.duration_millis.to_string(),
-    ]
-    .join(",")
-        + "\r\n"
-}
-
-/// A text as one cell, its control characters escaped. What a spreadsheet would take for a formula is made a text.
-fn cell(text: &str) -> String {
-    let text: String = text
-        .chars()
-        .map(|c| if c.is_control() { c.escape_unicode().to_string() } else { c.to_string() })
-        .collect();
-    let first = text.trim_start().chars().next();
-    let is_formula =
-        first.is_some_and(|c| matches!(c, '=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠' | '|' | '%'));
-    let guard = if is_formula { "'" } else { "" };
-    format!("\"{guard}{}\"", text.replace('"', "\"\""))
 }
 
 /// What is new, look by look.

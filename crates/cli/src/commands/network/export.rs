@@ -6,9 +6,8 @@ use std::ops::ControlFlow;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use moltis_egress::Entry;
 use moltis_egress::audit::Tally;
-use moltis_runtime::{Runtime, time};
+use moltis_runtime::{Runtime, audit_csv};
 use moltis_sandbox::{Diagnosis, Error};
 use serde_json::json;
 
@@ -29,10 +28,6 @@ enum Format {
     Csv,
 }
 
-/// Columns of comma-separated values.
-const COLUMNS: &str = "time,timestamp,session,id,event,domain,port,protocol,action,source,reason,sentBytes,\
-                       receivedBytes,durationMs\r\n";
-
 /// Runs it; gives the exit status.
 pub fn run(runtime: &Runtime, args: &args::Export) -> Result<i32, Failure> {
     let filter = filter(&args.filters)?;
@@ -45,13 +40,14 @@ pub fn run(runtime: &Runtime, args: &args::Export) -> Result<i32, Failure> {
         Some(place) => Box::new(create(place)?),
         None => Box::new(output::Raw),
     };
-    let mut gathered = if format == Format::Csv { COLUMNS.as_bytes().to_vec() } else { Vec::new() };
+    let mut gathered =
+        if format == Format::Csv { audit_csv::COLUMNS.as_bytes().to_vec() } else { Vec::new() };
     let (mut count, mut failed, mut tally) = (0_u64, None, Tally::default());
     if let Some(snapshot) = snapshot {
         let read = snapshot.read(&filter, |entry| {
             match format {
                 Format::Lines => entry.write_line(&mut gathered),
-                Format::Csv => gathered.extend_from_slice(csv(&entry).as_bytes()),
+                Format::Csv => gathered.extend_from_slice(audit_csv::row(&entry).as_bytes()),
             }
             count += 1;
             if gathered.len() >= GATHER {
@@ -98,56 +94,4 @@ fn create(place: &Path) -> Result<std::fs::File, Failure> {
                 .fix("name a file in a directory that you can write to"),
         )
     })
-}
-
-fn csv(entry: &Entry) -> String {
-    let at = time::utc(i64::try_from(entry.timestamp / 1000).unwrap_or(i64::MAX));
-    [
-        at,
-        entry.timestamp.to_string(),
-        cell(&entry.session),
-        entry.id.to_string(),
-        entry.event.as_str().to_owned(),
-        cell(&entry.domain),
-        entry.port.to_string(),
-        entry.protocol.as_str().to_owned(),
-        entry.action.as_str().to_owned(),
-        entry.source.as_str().to_owned(),
-        cell(entry.reason.as_deref().unwrap_or_default()),
-        entry.bytes_sent.to_string(),
-        entry.bytes_received.to_string(),
-        entry.duration_millis.to_string(),
-    ]
-    .join(",")
-        + "\r\n"
-}
-
-/// A text as one cell. What a spreadsheet would take for a formula is made a text by an apostrophe.
-fn cell(text: &str) -> String {
-    let text = render::one_line(text);
-    let first = text.trim_start().chars().next();
-    let is_formula =
-        first.is_some_and(|c| matches!(c, '=' | '+' | '-' | '@' | '＝' | '＋' | '－' | '＠' | '|' | '%'));
-    let guard = if is_formula { "'" } else { "" };
-    format!("\"{guard}{}\"", text.replace('"', "\"\""))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::cell;
-
-    #[test]
-    fn no_cell_is_a_formula_or_two_cells() {
-        for (text, expected) in [
-            ("a.example", "\"a.example\""),
-            ("", "\"\""),
-            ("=1+1", "\"'=1+1\""),
-            ("  @SUM(A1)", "\"'  @SUM(A1)\""),
-            ("-1", "\"'-1\""),
-            ("\t=1", "\"\\u{9}=1\""),
-            ("a\",\"=1\r\nb", "\"a\"\",\"\"=1\\u{d}\\nb\""),
-        ] {
-            assert_eq!(cell(text), expected);
-        }
-    }
 }
