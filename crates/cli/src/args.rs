@@ -23,7 +23,9 @@ use crate::failure::Statuses;
 pub use bench::Bench;
 pub use files::{Cp, Files, FilesFlags};
 pub use forward::Forward;
-pub use gateway::{Create as CreateKey, Gateway, GatewayCommand, Key, Revoke as RevokeKeys};
+pub use gateway::Gateway;
+#[cfg(feature = "serve")]
+pub use gateway::{Create as CreateKey, GatewayCommand, Key, Revoke as RevokeKeys};
 pub use history::History;
 pub use mcp::Mcp;
 pub use network::{Audit, Export, Filters, Forget, Network, Pending, RuleCommand, Rules, Scope, Stats, Test};

@@ -10,11 +10,13 @@ mod exec;
 mod fault;
 mod files;
 mod forward;
+#[cfg(feature = "serve")]
 mod gateway;
 mod json;
 mod lasting;
-#[cfg(not(feature = "wasm"))]
+#[cfg(not(any(feature = "wasm", feature = "serve", feature = "remote")))]
 mod lightweight;
+#[cfg(feature = "serve")]
 mod mcp;
 mod network;
 mod process;
@@ -24,6 +26,7 @@ mod signals;
 mod support;
 mod terminal;
 mod trusted;
+#[cfg(feature = "remote")]
 mod vercel;
 #[cfg(feature = "wasm")]
 mod wasm;

@@ -117,15 +117,18 @@ impl From<RuntimeError> for Error {
     fn from(error: RuntimeError) -> Self {
         let message = error.to_string();
         match error {
-            RuntimeError::NotBuilt(BackendName::Wasm) => Self::Unavailable(
-                Diagnosis::new("backend-not-built", message)
-                    .cause("this program was built without the feature `wasm`")
-                    .fix("build it without `--no-default-features` (`wasm` is on by default), or use another backend"),
-            ),
-            RuntimeError::NotBuilt(_) => Self::Unavailable(
-                Diagnosis::new("backend-not-built", message)
-                    .fix("`moltis sandbox status` lists the backends that are"),
-            ),
+            RuntimeError::NotBuilt(name) => {
+                let told = Diagnosis::new("backend-not-built", message);
+                Self::Unavailable(match feature_left_out(name) {
+                    Some(feature) => told
+                        .cause(format_args!("this program was built without the feature `{feature}`"))
+                        .fix(format!(
+                            "build it without `--no-default-features` (`{feature}` is on by default), or use another \
+                             backend"
+                        )),
+                    None => told.fix("`moltis sandbox status` lists the backends that are"),
+                })
+            }
             RuntimeError::NoneUsable(reasons) => Self::Unavailable(
                 Diagnosis::new("no-backend-usable", message)
                     .cause(reasons)
@@ -197,4 +200,14 @@ pub fn ended_without_exit() -> Error {
         Diagnosis::new("exec-lost", "the command's stream ended before the command did")
             .fix("look at what it did before running it again"),
     )
+}
+
+/// The feature that would have built a backend.
+fn feature_left_out(backend: BackendName) -> Option<&'static str> {
+    let (feature, built) = match backend {
+        BackendName::Wasm => ("wasm", cfg!(feature = "wasm")),
+        BackendName::Vercel => ("remote", cfg!(feature = "remote")),
+        _ => return None,
+    };
+    (!built).then_some(feature)
 }

@@ -7,7 +7,6 @@ use moltis_backend_container::ContainerBackend;
 use moltis_backend_container::engine::{EngineKind, Environment};
 use moltis_backend_host::{NoneBackend, RestrictedHostBackend};
 use moltis_backend_namespaces::NamespacesBackend;
-use moltis_backend_remote::{VercelBackend, VercelConfig};
 use moltis_config::{BackendChoice, Config};
 use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Result, Usable};
 use serde::Serialize;
@@ -72,15 +71,12 @@ impl Registry {
                 environment: environment.clone(),
             }))
         };
-        let mut backends: Vec<Arc<dyn Backend>> = vec![
-            container(EngineKind::Apple),
-            container(EngineKind::Podman),
-            container(EngineKind::Docker),
-            vercel(config),
-            Arc::new(NamespacesBackend::new(namespaces)),
-            Arc::new(RestrictedHostBackend::new(host.clone())),
-            Arc::new(NoneBackend::new(host)),
-        ];
+        let mut backends: Vec<Arc<dyn Backend>> =
+            vec![container(EngineKind::Apple), container(EngineKind::Podman), container(EngineKind::Docker)];
+        backends.extend(remote(config));
+        backends.push(Arc::new(NamespacesBackend::new(namespaces)));
+        backends.push(Arc::new(RestrictedHostBackend::new(host.clone())));
+        backends.push(Arc::new(NoneBackend::new(host)));
         backends.extend(wasm(config, config_dir));
         Self { backends }
     }
@@ -115,12 +111,16 @@ impl Registry {
     }
 }
 
-/// Vercel Sandbox. Without a token it says what is missing, and nothing is asked.
-fn vercel(config: &Config) -> Arc<dyn Backend> {
+/// Sandboxes at providers, if this program was built with them. One without a token says what is missing, and asks
+/// nobody.
+#[cfg(feature = "remote")]
+fn remote(config: &Config) -> Option<Arc<dyn Backend>> {
+    use moltis_backend_remote::{VercelBackend, VercelConfig};
+
     let sandbox = &config.tools.exec.sandbox;
     let word =
         |setting: &Option<moltis_sandbox::Setting<String>>| setting.as_ref().map(|word| word.value.clone());
-    Arc::new(VercelBackend::new(VercelConfig {
+    Some(Arc::new(VercelBackend::new(VercelConfig {
         data_dir: config.data_dir.value.clone(),
         api_url: sandbox.vercel_api_url.value.clone(),
         token: sandbox.vercel_token.as_ref().map(|token| token.value.clone()),
@@ -130,7 +130,13 @@ fn vercel(config: &Config) -> Arc<dyn Backend> {
         timeout: std::time::Duration::from_millis(sandbox.vercel_timeout_ms.value),
         vcpus: u32::try_from(sandbox.vercel_vcpus.value).unwrap_or(2),
         snapshot: word(&sandbox.vercel_snapshot_id),
-    }))
+    })))
+}
+
+/// Sandboxes at providers, if this program was built with them.
+#[cfg(not(feature = "remote"))]
+fn remote(_: &Config) -> Option<Arc<dyn Backend>> {
+    None
 }
 
 /// The in-process shell, if this program was built with it.

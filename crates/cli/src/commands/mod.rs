@@ -8,14 +8,18 @@ mod exec;
 mod explain;
 mod files;
 mod forward;
+#[cfg(feature = "serve")]
 mod gateway;
 mod history;
+#[cfg(feature = "serve")]
 mod mcp;
 mod network;
 mod process;
 mod sandbox;
 mod session;
 mod shell;
+#[cfg(not(feature = "serve"))]
+mod unbuilt;
 
 use moltis_config::{Loaded, Options};
 use moltis_runtime::Runtime;
@@ -23,6 +27,9 @@ use moltis_runtime::Runtime;
 use crate::args::{Cli, Command, Global};
 use crate::failure::Failure;
 use crate::render;
+
+#[cfg(not(feature = "serve"))]
+use unbuilt::{gateway, mcp};
 
 /// Runs one command; gives the exit status. What each command needs while it waits is on the heap: on the stack all
 /// would take the room of the largest.
