@@ -1,12 +1,10 @@
 //! Bringing one command to its end: input goes in, events come out, signals to us end it.
 
 use std::cell::Cell;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use moltis_sandbox::Sandbox;
-use moltis_sandbox::exec::{Ending, ExecControl, ExecEvent, ExecRequest, Outcome, ProcessId, TerminalSize};
+use moltis_sandbox::exec::{Ending, ExecControl, ExecEvent, ExecRequest, Outcome, TerminalSize};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
@@ -63,7 +61,8 @@ pub async fn drive(
     };
     let driven = signals.race(work, || match process.get() {
         Some(process) => {
-            stop(Arc::clone(place.sandbox()), process);
+            let stop = place.stop();
+            tokio::spawn(async move { stop.command(process).await });
             true
         }
         None => false,
@@ -126,14 +125,6 @@ pub fn exit_status(outcome: &Outcome, signals: &Signals) -> i32 {
         (Ending::Cancelled, Some(number)) => 128 + number,
         _ => outcome.exit_code(),
     }
-}
-
-/// Ends the descent by a connection of its own: the command's may be full of input that nobody reads.
-fn stop(sandbox: Arc<dyn Sandbox>, process: ProcessId) {
-    tokio::spawn(async move {
-        // If it cannot be reached the event stream says so.
-        let _ = sandbox.stop(process).await;
-    });
 }
 
 /// Passes our input, and changes of our terminal's size, on to the command.

@@ -1,12 +1,18 @@
-//! Where a command of the program runs: a sandbox of its own, or a session's.
+//! Where a command of the program runs: a sandbox of its own, or a session's; opened by this process, or by the gateway
+//! that holds the data directory.
 
 use std::cell::Cell;
 use std::io::{IsTerminal, Write};
+use std::ops::Deref;
 use std::sync::Arc;
 
+use moltis_runtime::link::{AskedPlace, Link, Linked, Listener, Question, Stopper};
 use moltis_runtime::store::{Gone, LostCommand, now_millis};
 use moltis_runtime::{OpenSession, Opened, Overrides, Runtime, SessionRequest};
-use moltis_sandbox::{BackendName, Exec, ExecRequest, NotEnforced, Result, Sandbox, SessionKey};
+use moltis_sandbox::exec::ProcessId;
+use moltis_sandbox::{
+    BackendName, BuildSink, Exec, ExecRequest, NotEnforced, Result, Sandbox, SandboxId, SessionKey,
+};
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
@@ -29,12 +35,59 @@ enum Owner {
     Command(Opened),
     /// It stays.
     Session(Box<OpenSession>),
+    /// The gateway has opened it.
+    Gateway(Box<Linked>),
+}
+
+/// A place that this process itself has opened.
+pub struct Here {
+    place: Place,
+    sandbox: Arc<dyn Sandbox>,
+}
+
+impl Deref for Here {
+    type Target = Place;
+
+    fn deref(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl Here {
+    /// The sandbox.
+    pub fn sandbox(&self) -> &Arc<dyn Sandbox> {
+        &self.sandbox
+    }
+
+    /// As [`Place::put_away`].
+    pub async fn put_away(self) {
+        self.place.put_away().await;
+    }
+}
+
+/// What ends the command of a place.
+pub enum Stop {
+    /// By the sandbox.
+    Sandbox(Arc<dyn Sandbox>),
+    /// By the gateway.
+    Gateway(Stopper),
+}
+
+impl Stop {
+    /// Ends it, by a connection of its own: the command's may be full of input that nobody reads. If it cannot be reached
+    /// its events say so.
+    pub async fn command(&self, process: ProcessId) {
+        match self {
+            Self::Sandbox(sandbox) => drop(sandbox.stop(process).await),
+            Self::Gateway(stopper) => stopper.stop().await,
+        }
+    }
 }
 
 /// What came of opening one.
-pub enum Opening {
+pub enum Opening<T = Place> {
     /// It is open.
-    Open(Place),
+    Open(T),
     /// A signal of this number was heard meanwhile; what was opened has been put away.
     Told(i32),
 }
@@ -50,17 +103,27 @@ pub fn session(
 }
 
 /// Says on standard error when a program waits for somebody to let a host through. `is_raw`: on a terminal that is raw.
-pub fn tell_questions(runtime: &Runtime, is_raw: bool) {
-    runtime.on_question(Arc::new(move |question| {
-        let (id, port) = (question.id.0, question.port);
+pub fn questions(is_raw: bool) -> Listener {
+    Arc::new(move |question: &Question| {
+        let (id, port) = (question.id, question.port);
         let host = render::one_line(&question.host);
-        let secs = question.left(now_millis()).as_secs();
+        let secs = question.expires_millis.saturating_sub(now_millis()) / 1000;
         let line = format!(
             "a program waits for {host}:{port}, {secs} s at most: `moltis network allow {id}` or `deny {id}`"
         );
         // Whoever reads it may be slow, and what the command does goes on meanwhile.
         tokio::task::spawn_blocking(move || tell(&mut std::io::stderr().lock(), &[line], is_raw));
-    }));
+    })
+}
+
+/// Says nothing of them: an answer in JSON is the only thing that is printed.
+pub fn no_questions() -> Listener {
+    Arc::new(|_| {})
+}
+
+/// Has this process tell them.
+pub fn tell_questions(runtime: &Runtime, listener: Listener) {
+    runtime.on_question(Arc::new(move |question| listener(&question.into())));
 }
 
 /// Writes lines of our own. A raw terminal goes down a line and no more.
@@ -73,23 +136,56 @@ fn tell(stderr: &mut (impl Write + IsTerminal), lines: &[String], is_raw: bool) 
 }
 
 impl Place {
-    /// Opens it, and shows what happens while its image is built or fetched. The first signal gives up an image, but does
-    /// not break an opening off: that is waited for, and what it made is put away. The second one leaves at once; what is
-    /// half made then is swept by the next start.
+    /// Opens it, in the gateway if there is one that would do as this process does, and shows what happens while its image
+    /// is built or fetched. The first signal gives up an image, but does not break an opening off: that is waited for,
+    /// and what it made is put away. The second one leaves at once; what is half made then is swept by the next start.
     pub async fn open(
         runtime: &Runtime,
         settings: Overrides,
         session: Option<SessionRequest>,
+        questions: Listener,
         signals: &mut Signals,
     ) -> std::result::Result<Opening, Failure> {
-        let leave = Notify::new();
-        let opening = watched(Show::Steps, leave.notified(), async |sink| match &session {
-            None => Ok::<_, moltis_sandbox::Error>(Owner::Command(runtime.open_with(&settings, sink).await?)),
-            Some(request) => {
-                let open = runtime.open_session_with(request, sink).await?;
-                Ok(Owner::Session(Box::new(open)))
+        let work = async |sink: &BuildSink| {
+            if let Some(asked) = AskedPlace::new(&settings, session.as_ref())
+                && let Some(link) = Link::connect(runtime).await
+                && let Some(linked) = link.open(asked, sink, Arc::clone(&questions)).await?
+            {
+                return Ok(Owner::Gateway(Box::new(linked)));
             }
-        });
+            tell_questions(runtime, Arc::clone(&questions));
+            Owner::open(runtime, &settings, session.as_ref(), sink).await
+        };
+        Self::opened(runtime, signals, work).await
+    }
+
+    /// The same in this process, for what needs the sandbox itself.
+    pub async fn open_here(
+        runtime: &Runtime,
+        session: SessionRequest,
+        signals: &mut Signals,
+    ) -> std::result::Result<Opening<Here>, Failure> {
+        let settings = Overrides::default();
+        let mut sandbox = None;
+        let work = async |sink: &BuildSink| {
+            let owner = Owner::open(runtime, &settings, Some(&session), sink).await?;
+            sandbox = owner.sandbox().cloned();
+            Ok(owner)
+        };
+        Ok(match (Self::opened(runtime, signals, work).await?, sandbox) {
+            (Opening::Open(place), Some(sandbox)) => Opening::Open(Here { place, sandbox }),
+            (Opening::Open(_), None) => return Err(moltis_runtime::error::ended_without_exit().into()),
+            (Opening::Told(number), _) => Opening::Told(number),
+        })
+    }
+
+    async fn opened(
+        runtime: &Runtime,
+        signals: &mut Signals,
+        work: impl AsyncFnOnce(&BuildSink) -> Result<Owner>,
+    ) -> std::result::Result<Opening, Failure> {
+        let leave = Notify::new();
+        let opening = watched(Show::Steps, leave.notified(), work);
         let mut opening = std::pin::pin!(opening);
         let number = tokio::select! {
             opened = &mut opening => {
@@ -113,11 +209,21 @@ impl Place {
         }
     }
 
-    /// The sandbox.
-    pub fn sandbox(&self) -> &Arc<dyn Sandbox> {
+    /// What ends its command.
+    pub fn stop(&self) -> Stop {
         match &self.owner {
-            Owner::Command(opened) => &opened.sandbox,
-            Owner::Session(open) => &open.sandbox,
+            Owner::Command(opened) => Stop::Sandbox(Arc::clone(&opened.sandbox)),
+            Owner::Session(open) => Stop::Sandbox(Arc::clone(&open.sandbox)),
+            Owner::Gateway(linked) => Stop::Gateway(linked.stopper()),
+        }
+    }
+
+    /// The sandbox's id.
+    pub fn sandbox_id(&self) -> &SandboxId {
+        match &self.owner {
+            Owner::Command(opened) => opened.sandbox.id(),
+            Owner::Session(open) => open.sandbox.id(),
+            Owner::Gateway(linked) => &linked.place().sandbox_id,
         }
     }
 
@@ -126,6 +232,7 @@ impl Place {
         match &self.owner {
             Owner::Command(opened) => opened.backend,
             Owner::Session(open) => open.backend,
+            Owner::Gateway(linked) => linked.place().backend,
         }
     }
 
@@ -134,6 +241,7 @@ impl Place {
         match &self.owner {
             Owner::Command(opened) => &opened.not_enforced,
             Owner::Session(open) => &open.not_enforced,
+            Owner::Gateway(linked) => &linked.place().not_enforced,
         }
     }
 
@@ -142,6 +250,7 @@ impl Place {
         match &self.owner {
             Owner::Command(opened) => &opened.notes,
             Owner::Session(open) => &open.notes,
+            Owner::Gateway(linked) => &linked.place().notes,
         }
     }
 
@@ -150,6 +259,7 @@ impl Place {
         match &self.owner {
             Owner::Command(_) => None,
             Owner::Session(open) => Some(open.key()),
+            Owner::Gateway(linked) => linked.place().session.as_ref(),
         }
     }
 
@@ -158,6 +268,7 @@ impl Place {
         match &self.owner {
             Owner::Command(_) => None,
             Owner::Session(open) => open.restarted,
+            Owner::Gateway(linked) => linked.place().restarted,
         }
     }
 
@@ -166,6 +277,7 @@ impl Place {
         match &self.owner {
             Owner::Command(_) => &[],
             Owner::Session(open) => &open.lost,
+            Owner::Gateway(linked) => &linked.place().lost,
         }
     }
 
@@ -181,6 +293,7 @@ impl Place {
         match &mut self.owner {
             Owner::Command(opened) => opened.sandbox.exec(request).await,
             Owner::Session(open) => open.exec(request).await,
+            Owner::Gateway(linked) => linked.exec(request).await,
         }
     }
 
@@ -220,7 +333,7 @@ impl Place {
         let told = json!({
             "session": self.session(),
             "backend": self.backend(),
-            "sandboxId": self.sandbox().id(),
+            "sandboxId": self.sandbox_id(),
             "restarted": self.restarted(),
             "notes": Some(self.notes()).filter(|notes| !notes.is_empty()),
             "lost": Some(self.lost()).filter(|lost| !lost.is_empty()),
@@ -252,11 +365,37 @@ impl Place {
 }
 
 impl Owner {
+    async fn open(
+        runtime: &Runtime,
+        settings: &Overrides,
+        session: Option<&SessionRequest>,
+        sink: &BuildSink,
+    ) -> Result<Self> {
+        Ok(match session {
+            None => Self::Command(runtime.open_with(settings, sink).await?),
+            Some(request) => Self::Session(Box::new(runtime.open_session_with(request, sink).await?)),
+        })
+    }
+
+    fn sandbox(&self) -> Option<&Arc<dyn Sandbox>> {
+        match self {
+            Self::Command(opened) => Some(&opened.sandbox),
+            Self::Session(open) => Some(&open.sandbox),
+            Self::Gateway(_) => None,
+        }
+    }
+
     async fn put_away(self) {
-        let Self::Command(opened) = self else { return };
-        if let Err(error) = opened.sandbox.close().await {
+        let untold = match self {
+            Self::Session(_) => None,
             // The command is over and has its status; what is left of the sandbox is swept by the next start.
-            render::warning(error.diagnosis());
+            Self::Command(opened) => {
+                opened.sandbox.close().await.err().map(|error| error.diagnosis().clone())
+            }
+            Self::Gateway(linked) => linked.put_away().await,
+        };
+        if let Some(untold) = untold {
+            render::warning(&untold);
         }
     }
 }

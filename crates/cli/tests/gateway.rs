@@ -13,14 +13,17 @@ use crate::support::Place;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A gateway that runs, and ends with the test.
-struct Gateway {
+pub struct Gateway {
     child: Child,
     banner: Value,
 }
 
 impl Gateway {
-    fn start(place: &Place) -> Self {
-        let mut command = place.moltis(["gateway", "--port", "0", "--json"]);
+    pub fn start(place: &Place) -> Self {
+        Self::started(place.moltis(["gateway", "--port", "0", "--json"]))
+    }
+
+    pub fn started(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -30,7 +33,7 @@ impl Gateway {
         gateway
     }
 
-    fn until(&self, is_so: impl Fn(&Self) -> bool) {
+    pub fn until(&self, is_so: impl Fn(&Self) -> bool) {
         let start = Instant::now();
         while !is_so(self) {
             assert!(start.elapsed() < PATIENCE, "it does not come");
@@ -38,12 +41,17 @@ impl Gateway {
         }
     }
 
+    /// The admin token.
+    pub fn token(&self) -> String {
+        std::fs::read_to_string(self.banner["tokenFile"].as_str().unwrap()).unwrap().trim().to_owned()
+    }
+
     fn address(&self) -> &str {
         self.banner["address"].as_str().unwrap()
     }
 
     /// Asks; gives the status and the body.
-    fn ask(&self, key: &str, method: &str, path: &str, body: &str) -> (u16, String) {
+    pub fn ask(&self, key: &str, method: &str, path: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(self.address()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let key = if key.is_empty() { String::new() } else { format!("Authorization: Bearer {key}\r\n") };
@@ -60,13 +68,13 @@ impl Gateway {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let pid = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     }
 
     /// Ends it as a service manager does.
-    fn end(mut self) -> Option<i32> {
+    pub fn end(mut self) -> Option<i32> {
         self.signal("-TERM");
         self.child.wait().unwrap().code()
     }

@@ -17,6 +17,8 @@ mod lasting;
 #[cfg(not(any(feature = "wasm", feature = "serve", feature = "remote")))]
 mod lightweight;
 #[cfg(feature = "serve")]
+mod linked;
+#[cfg(feature = "serve")]
 mod mcp;
 mod network;
 mod process;

@@ -77,6 +77,12 @@ impl Key {
         self.path.rsplit('.').next().unwrap_or(self.path)
     }
 
+    /// Its value in this configuration, as it would be written in moltis.toml, and who set it. A secret is only said to
+    /// be set.
+    pub fn value(&self, config: &Config) -> Option<(String, Origin)> {
+        (self.get)(config)
+    }
+
     /// The table that the key stands in, such as `tools.exec.sandbox`; empty for the top.
     pub fn table(&self) -> &'static str {
         self.path.rsplit_once('.').map_or("", |(table, _)| table)

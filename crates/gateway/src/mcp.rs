@@ -38,7 +38,7 @@ async fn answer(service: HttpService, visitor: Visitor, mut request: Request) ->
     };
     let who = visitor.who.name();
     let session = SessionRequest { caller: visitor.caller, ..SessionRequest::new(key) };
-    request.extensions_mut().insert(Access { session, who });
+    request.extensions_mut().insert(Access { runtime: Some(visitor.runtime), session, who });
     service.handle(request).await.map(Body::new)
 }
 

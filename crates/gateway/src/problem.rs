@@ -137,6 +137,16 @@ impl Problem {
         &self.diagnosis.code
     }
 
+    /// The failure of which it is the answer.
+    pub fn into_error(self) -> Error {
+        match self.kind {
+            "refused" => Error::Refused(*self.diagnosis),
+            "unavailable" => Error::Unavailable(*self.diagnosis),
+            "lost" => Error::Lost(*self.diagnosis),
+            _ => Error::Invalid(*self.diagnosis),
+        }
+    }
+
     /// What to show a person.
     pub fn into_diagnosis(self) -> Diagnosis {
         *self.diagnosis

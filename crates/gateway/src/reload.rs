@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use axum::http::StatusCode;
 use moltis_config::{Loaded, schema, show};
-use moltis_sandbox::Diagnosis;
+use moltis_sandbox::{Diagnosis, Error};
 use serde::Serialize;
 
 use crate::problem::Problem;
@@ -53,10 +53,11 @@ pub struct Reloaded {
     pub warnings: Vec<Diagnosis>,
 }
 
-/// Reads the configuration anew. Sessions, sandboxes and connections stay. The caller holds `changing`.
+/// Reads the configuration and the files of TLS anew. Sessions, sandboxes and connections stay. The caller holds
+/// `changing`.
 ///
 /// # Errors
-/// Every problem of the configuration: then the one before goes on to hold.
+/// Every problem of the configuration: then the one before goes on to hold. Files of TLS that are wrong are a warning.
 pub async fn reload(state: &State) -> Result<Reloaded, Problem> {
     let options = state.options.clone();
     let read = tokio::task::spawn_blocking(move || options.read()).await;
@@ -78,6 +79,7 @@ pub async fn reload(state: &State) -> Result<Reloaded, Problem> {
             .fix("restart the gateway; sandboxes and background commands go on meanwhile"),
         );
     }
+    reloaded.warnings.extend(certificates(state, &now).await);
     if !reloaded.changed.is_empty() {
         tracing::info!(keys = reloaded.changed.join(", "), "the configuration has changed");
     }
@@ -88,6 +90,14 @@ pub async fn reload(state: &State) -> Result<Reloaded, Problem> {
     let files = now.files_read.clone();
     state.now_by(now, files);
     Ok(reloaded)
+}
+
+/// Reads the files of TLS anew. What is wrong with them is told, and those before go on to hold.
+async fn certificates(state: &State, loaded: &Loaded) -> Option<Diagnosis> {
+    let (tls, gateway) = (state.tls.clone()?, loaded.config.gateway.clone());
+    let error = tokio::task::spawn_blocking(move || tls.again(&gateway)).await.ok()?.err()?;
+    tracing::error!(%error, "the files of TLS are wrong, and those before go on to hold");
+    Some(Error::from(error).diagnosis().clone())
 }
 
 /// What a configuration is warned of.
@@ -135,13 +145,16 @@ fn keep_at_start(old: &Loaded, new: &mut Loaded) {
     debug_assert!(schema::keys().count() > 0);
 }
 
-/// When the files of the configuration were last changed, as far as they are there.
+/// When the files of the configuration and of TLS were last changed, as far as they are there.
 fn stamps(state: &State) -> Vec<(PathBuf, Option<(SystemTime, u64)>)> {
     let load = &state.options.load;
     let file =
         moltis_config::paths::config_file(load.config_path.as_deref(), &load.env).map(|file| file.path);
-    let secrets = state.loaded().config.data_dir.value.join("secrets.toml");
-    let all = file.into_iter().chain([secrets]);
+    let loaded = state.loaded();
+    let gateway = &loaded.config.gateway;
+    let tls = [&gateway.tls_cert, &gateway.tls_key].into_iter().flatten().map(|file| file.value.clone());
+    let secrets = loaded.config.data_dir.value.join("secrets.toml");
+    let all = file.into_iter().chain([secrets]).chain(tls);
     all.map(|path| {
         let stamp = std::fs::metadata(&path).ok().and_then(|meta| Some((meta.modified().ok()?, meta.len())));
         (path, stamp)

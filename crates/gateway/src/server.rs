@@ -15,6 +15,7 @@ use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use moltis_runtime::Runtime;
+pub use moltis_runtime::link::SOCKET;
 use moltis_runtime::store::Store;
 use moltis_sandbox::{BackendName, Diagnosis, Error};
 use rustix::fs::{FlockOperation, flock};
@@ -32,9 +33,6 @@ use crate::router::router;
 use crate::secrets;
 use crate::state::State;
 use crate::tls::Tls;
-
-/// Name of the private socket in the data directory.
-pub const SOCKET: &str = "gateway.sock";
 
 /// Name of the file with the admin token, where there is no terminal to show it on.
 pub const TOKEN_FILE: &str = "admin-token";
@@ -86,11 +84,8 @@ pub struct Banner {
 pub struct Running {
     state: Arc<State>,
     banner: Banner,
-    tls: Option<Arc<Tls>>,
     /// Accepting, and what is done every minute.
     tasks: JoinSet<()>,
-    /// Counts connections that are open.
-    open: watch::Receiver<usize>,
     lock: File,
 }
 
@@ -143,7 +138,7 @@ pub async fn start(options: Options, on_terminal: bool) -> Result<Running, Error
             .fix("set `tls_cert` and `tls_key` in [gateway]"),
         );
     }
-    let state = Arc::new(State::new(options, runtime, loaded, address.ip(), address.port(), tls.is_some()));
+    let state = Arc::new(State::new(options, runtime, loaded, address.ip(), address.port(), tls.clone()));
     let backend = state.backend().await;
     if matches!(backend, Some(BackendName::None | BackendName::RestrictedHost)) {
         warnings.insert(
@@ -158,15 +153,14 @@ pub async fn start(options: Options, on_terminal: bool) -> Result<Running, Error
     state.warn(warnings.clone());
     let banner = Banner { backend, url, address, socket, token, warnings };
     let router = router(&state);
-    let (counter, open) = watch::channel(0);
     let mut tasks = JoinSet::new();
-    let serve = Serve { state: Arc::clone(&state), router, counter };
-    tasks.spawn(accept_network(serve.clone(), listener, tls.clone()));
+    let serve = Serve { state: Arc::clone(&state), router };
+    tasks.spawn(accept_network(serve.clone(), listener, tls));
     tasks.spawn(accept_private(serve, private));
     tasks.spawn(reload::watch(Arc::clone(&state)));
     tasks.spawn(look_after(Arc::clone(&state)));
     notify::tell(Told::Ready, &format!("on {}", banner.url));
-    Ok(Running { state, banner, tls, tasks, open, lock })
+    Ok(Running { state, banner, tasks, lock })
 }
 
 async fn blocking<T: Send + 'static>(
@@ -287,14 +281,14 @@ fn private_socket(data: &Path, place: &Path) -> Result<UnixListener, GatewayErro
 struct Serve {
     state: Arc<State>,
     router: Router,
-    counter: watch::Sender<usize>,
 }
 
 /// One more open connection, until this is dropped.
-struct Open(watch::Sender<usize>);
+pub struct Open(watch::Sender<usize>);
 
 impl Open {
-    fn new(counter: &watch::Sender<usize>) -> Self {
+    /// Counts it.
+    pub fn new(counter: &watch::Sender<usize>) -> Self {
         counter.send_modify(|count| *count += 1);
         Self(counter.clone())
     }
@@ -353,7 +347,7 @@ async fn accept_network(serve: Serve, listener: TcpListener, tls: Option<Arc<Tls
         let _ = stream.set_nodelay(true);
         let (serve, peer) = (serve.clone(), Peer::Network(from.ip().to_canonical()));
         let tls = tls.as_ref().map(|tls| tls.acceptor());
-        let open = Open::new(&serve.counter);
+        let open = Open::new(&serve.state.open);
         tokio::spawn(async move {
             let (_open, _place) = (open, place);
             match tls {
@@ -392,7 +386,7 @@ async fn accept_private(serve: Serve, listener: UnixListener) {
             }
         };
         let serve = serve.clone();
-        let open = Open::new(&serve.counter);
+        let open = Open::new(&serve.state.open);
         tokio::spawn(async move {
             let _open = open;
             serve.connection(stream, Peer::Owner(uid)).await;
@@ -450,13 +444,6 @@ impl Running {
     pub async fn reload(&self) {
         notify::tell(Told::Reloading, "reading the configuration");
         reload::again(&self.state).await;
-        if let Some(tls) = self.tls.clone() {
-            let gateway = self.state.loaded().config.gateway.clone();
-            let read = tokio::task::spawn_blocking(move || tls.again(&gateway)).await;
-            if let Ok(Err(error)) = read {
-                tracing::error!(%error, "the files of TLS are wrong, and those before go on to hold");
-            }
-        }
         notify::tell(Told::Ready, &format!("on {}", self.banner.url));
     }
 
@@ -469,7 +456,8 @@ impl Running {
         self.state.stop.cancel();
         // From here on it is not found any more.
         let _ = fs::remove_file(&self.banner.socket);
-        let over = tokio::time::timeout(deadline, self.open.wait_for(|open| *open == 0)).await;
+        let mut open = self.state.open.subscribe();
+        let over = tokio::time::timeout(deadline, open.wait_for(|open| *open == 0)).await;
         if over.is_err() {
             tracing::warn!("requests run still, and end with the gateway");
         }

@@ -5,16 +5,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use moltis_config::Loaded;
-use moltis_runtime::store::{KeyScope, now_millis};
+use moltis_runtime::store::{Approval, KeyScope, now_millis};
 use moltis_runtime::{Adopted, ExplainRequest, Runtime};
 use moltis_sandbox::{BackendName, Diagnosis};
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::auth::Hosts;
 use crate::limits::{self, Limits};
 use crate::metrics::{Gauges, Metrics};
 use crate::options::Options;
+use crate::tls::Tls;
 
 /// What all requests share.
 pub struct State {
@@ -37,6 +38,8 @@ pub struct State {
     pub port: u16,
     /// Whether what goes over the network is encrypted.
     pub encrypted: bool,
+    /// What encrypts it.
+    pub tls: Option<Arc<Tls>>,
     /// When it started, in milliseconds since 1970.
     pub started_millis: u64,
     adopted: Mutex<Option<Adopted>>,
@@ -47,7 +50,14 @@ pub struct State {
     pub stop: CancellationToken,
     /// Whether what ran before was taken over.
     pub ready: watch::Sender<bool>,
+    /// Counts connections that are open, for the end to wait for.
+    pub open: watch::Sender<usize>,
+    /// Questions about hosts that no rule names, as they are put.
+    pub questions: broadcast::Sender<Arc<Approval>>,
 }
+
+/// Questions that wait at most for somebody who is slow to pass them on.
+const QUESTIONS: usize = 64;
 
 impl State {
     /// That of a gateway that listens here.
@@ -57,9 +67,15 @@ impl State {
         loaded: Loaded,
         bind: IpAddr,
         port: u16,
-        encrypted: bool,
+        tls: Option<Arc<Tls>>,
     ) -> Self {
         let hosts = Hosts::new(bind, port, &loaded.config.gateway.hosts.value);
+        let questions = broadcast::Sender::new(QUESTIONS);
+        let asks = questions.clone();
+        runtime.on_question(Arc::new(move |question| {
+            // Nobody may listen.
+            let _ = asks.send(Arc::new(question.clone()));
+        }));
         Self {
             options,
             runtime: RwLock::new(runtime),
@@ -71,13 +87,16 @@ impl State {
             hosts: RwLock::new(Arc::new(hosts)),
             bind,
             port,
-            encrypted,
+            encrypted: tls.is_some(),
+            tls,
             started_millis: now_millis(),
             adopted: Mutex::default(),
             warnings: Mutex::default(),
             ending: watch::Sender::new(false),
             stop: CancellationToken::new(),
             ready: watch::Sender::new(false),
+            open: watch::Sender::new(0),
+            questions,
         }
     }
 

@@ -69,3 +69,27 @@ async fn a_model_works_in_the_session_of_its_path_or_key() {
     }
     world.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_setting_that_changes_holds_for_the_next_call_of_a_client() {
+    let world = World::new().await;
+    let hello = say(&world, world.admin(), "/mcp", None, hello()).await;
+    let id = hello.header("mcp-session-id").to_owned();
+    let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+    assert_eq!(say(&world, world.admin(), "/mcp", Some(&id), ready).await.status, 202);
+    let call = async || {
+        let call = json!({
+            "jsonrpc": "2.0", "id": 2, "method": "tools/call",
+            "params": { "name": "exec", "arguments": { "command": "seq 100000" } },
+        });
+        said(&say(&world, world.admin(), "/mcp", Some(&id), call).await)["result"]["structuredContent"]
+            .clone()
+    };
+    let before = call().await;
+    let changes = json!({ "changes": { "tools.exec.max_output_bytes": 1024 } });
+    world.with_json(world.admin(), Method::PATCH, "/api/v1/settings", changes).await.is(200);
+    let after = call().await;
+    let length = |answer: &Value| answer["stdout"].as_str().unwrap().len();
+    assert!(length(&before) > 1200 && length(&after) <= 1200, "{} {}", length(&before), length(&after));
+    world.end().await;
+}

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use moltis_runtime::store::{Caller, Gone, LostCommand};
 use moltis_runtime::{FileRules, OpenSession, Opened, Overrides, RuledFiles, Runtime, SessionRequest};
 use moltis_sandbox::{
-    BackendName, Exec, ExecRequest, GuestPath, NotEnforced, Result, Sandbox, SandboxSpec, SessionKey,
+    BackendName, BuildSink, Exec, ExecRequest, GuestPath, NotEnforced, Result, Sandbox, SandboxSpec,
+    SessionKey,
 };
 use tokio::sync::Mutex;
 
@@ -22,8 +23,10 @@ pub enum Place {
 
 /// Which session a request over HTTP is for, and on whose behalf: whoever checks the request's credentials puts it
 /// among its extensions. A request without one is refused.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Access {
+    /// The runtime under the configuration that holds now, if it is another than the service's.
+    pub runtime: Option<Runtime>,
     /// The session, with what a new one stores.
     pub session: SessionRequest,
     /// Who calls, such as the name of an API key. The history shows it before the client's own name.
@@ -42,7 +45,7 @@ impl Own {
     }
 
     /// The sandbox, opened if it is not there yet, or not there any more.
-    async fn open(&self, runtime: &Runtime) -> Result<Open> {
+    async fn open(&self, runtime: &Runtime, progress: &BuildSink) -> Result<Open> {
         let mut held = self.opened.lock().await;
         let mut restarted = None;
         if let Some(opened) = &*held {
@@ -54,7 +57,7 @@ impl Own {
             *held = None;
             restarted = Some(Gone::Crash);
         }
-        let opened = Arc::new(runtime.open(&self.settings).await?);
+        let opened = Arc::new(runtime.open_with(&self.settings, progress).await?);
         *held = Some(Arc::clone(&opened));
         Ok(Open::Own { opened, restarted })
     }
@@ -90,18 +93,18 @@ impl Lasting {
         &self.request.key
     }
 
-    async fn open(&self, runtime: &Runtime, caller: Caller) -> Result<Open> {
+    async fn open(&self, runtime: &Runtime, caller: Caller, progress: &BuildSink) -> Result<Open> {
         let mut request = SessionRequest { caller, ..self.request.clone() };
         let mut recreate = self.recreate.lock().await;
         let open = if *recreate {
             // Nobody else goes in before it is made anew.
             request.recreate = true;
-            let open = runtime.open_session(&request).await?;
+            let open = runtime.open_session_with(&request, progress).await?;
             *recreate = false;
             open
         } else {
             drop(recreate);
-            runtime.open_session(&request).await?
+            runtime.open_session_with(&request, progress).await?
         };
         Ok(Open::Session(Box::new(open)))
     }
@@ -117,12 +120,12 @@ pub(crate) enum Where {
 impl Where {
     /// Opens it. An opening that has begun is carried to its end, though whoever asked for it goes away: half of one
     /// would have to be swept by the next.
-    pub async fn open(&self, runtime: &Runtime, caller: &Caller) -> Result<Open> {
+    pub async fn open(&self, runtime: &Runtime, caller: &Caller, progress: BuildSink) -> Result<Open> {
         let (place, runtime, caller) = (self.clone(), runtime.clone(), caller.clone());
         let opening = tokio::spawn(async move {
             match place {
-                Self::Own(own) => own.open(&runtime).await,
-                Self::Session(session) => session.open(&runtime, caller).await,
+                Self::Own(own) => own.open(&runtime, &progress).await,
+                Self::Session(session) => session.open(&runtime, caller, &progress).await,
             }
         });
         opening.await.unwrap_or_else(|error| Err(ToolError::Broke(error.to_string()).into()))

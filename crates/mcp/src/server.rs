@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use moltis_runtime::Runtime;
 use moltis_runtime::store::Caller;
-use moltis_sandbox::Result;
+use moltis_sandbox::{BuildProgress, BuildSink, Result};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ErrorData, Implementation, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
@@ -96,15 +96,19 @@ impl Server {
         }
     }
 
-    fn place(&self, context: &RequestContext<RoleServer>) -> Result<(Where, Caller)> {
+    fn place(&self, context: &RequestContext<RoleServer>) -> Result<(Runtime, Where, Caller)> {
         let client = client(context);
         match &self.0.whose {
-            Whose::Fixed(place) => Ok((place.clone(), Caller::Mcp { client })),
+            Whose::Fixed(place) => Ok((self.0.runtime.clone(), place.clone(), Caller::Mcp { client })),
             #[cfg(feature = "http")]
             Whose::OfRequest => {
                 let access = crate::http::access(context).ok_or(ToolError::NoSession)?;
                 let place = Where::Session(Arc::new(Lasting::new(access.session)));
-                Ok((place, Caller::Mcp { client: format!("{}/{client}", access.who) }))
+                Ok((
+                    access.runtime.unwrap_or_else(|| self.0.runtime.clone()),
+                    place,
+                    Caller::Mcp { client: format!("{}/{client}", access.who) },
+                ))
             }
         }
     }
@@ -123,6 +127,7 @@ fn client(context: &RequestContext<RoleServer>) -> String {
 /// One call of a tool.
 pub(crate) struct Call {
     server: Server,
+    runtime: Runtime,
     place: Where,
     caller: Caller,
     context: RequestContext<RoleServer>,
@@ -130,16 +135,38 @@ pub(crate) struct Call {
 
 impl Call {
     pub fn runtime(&self) -> &Runtime {
-        &self.server.0.runtime
+        &self.runtime
     }
 
     pub fn place(&self) -> &Where {
         &self.place
     }
 
-    /// Opens the place that the call is for.
+    /// Opens the place that the call is for. A client that wants to know is told how its image comes along.
     pub async fn open(&self) -> Result<Open> {
-        self.place.open(self.runtime(), &self.caller).await
+        let progress = self.progress(None);
+        let opened = self.open_telling(progress.as_ref()).await;
+        if let Some(progress) = progress {
+            progress.finish().await;
+        }
+        opened
+    }
+
+    /// The same, with the progress of what follows. An image that nobody waits for any more is given up.
+    pub async fn open_telling(&self, progress: Option<&Progress>) -> Result<Open> {
+        let Some(progress) = progress else {
+            return self.place.open(self.runtime(), &self.caller, BuildSink::ignore()).await;
+        };
+        let (sink, mut told) = BuildSink::channel();
+        let mut opening = std::pin::pin!(self.place.open(self.runtime(), &self.caller, sink));
+        loop {
+            tokio::select! {
+                opened = &mut opening => return opened,
+                Some(BuildProgress::Step(line) | BuildProgress::Log(line)) = told.recv() => {
+                    progress.printed(format!("{line}\n").as_bytes());
+                }
+            }
+        }
     }
 
     /// Waits until the client takes the call back, or goes.
@@ -191,11 +218,11 @@ impl ServerHandler for Server {
         if self.0.closing.is_cancelled() {
             return Ok(failed(&ToolError::Closing.into(), &[]).into());
         }
-        let (place, caller) = match self.place(&context) {
+        let (runtime, place, caller) = match self.place(&context) {
             Ok(place) => place,
             Err(error) => return Ok(failed(&error, &[]).into()),
         };
-        let call = Call { server: self.clone(), place, caller, context };
+        let call = Call { server: self.clone(), runtime, place, caller, context };
         let result = self.0.calls.track_future(tools::run(&call, tool, request.arguments)).await;
         Ok(CallToolResult::into(result))
     }

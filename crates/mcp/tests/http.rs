@@ -13,7 +13,11 @@ use tokio_util::sync::CancellationToken;
 use crate::support::{Here, mark, processes_with, until};
 
 fn access(key: &str) -> Access {
-    Access { session: SessionRequest::new(SessionKey::new(key).unwrap()), who: "key-of-ci".to_owned() }
+    Access {
+        runtime: None,
+        session: SessionRequest::new(SessionKey::new(key).unwrap()),
+        who: "key-of-ci".to_owned(),
+    }
 }
 
 /// Sends a message; gives status, headers and the answer, if there is one.

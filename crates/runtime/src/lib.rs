@@ -45,6 +45,7 @@ mod images;
 pub mod json;
 mod legacy;
 mod lifecycle;
+pub mod link;
 pub mod local_files;
 pub mod managed_files;
 mod network;

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
-use moltis_runtime::{FileRules, Overrides, RuledFiles, SessionRequest};
+use moltis_runtime::{FileRules, RuledFiles, SessionRequest};
 use moltis_sandbox::{Diagnosis, GuestPath, SessionKey};
 
 use crate::args::{Cp, Global};
@@ -32,7 +32,7 @@ pub async fn run(global: &Global, args: Cp) -> Result<i32, Failure> {
     let runtime = super::runtime(global)?;
     let mut signals = Signals::catch().map_err(Failure::runtime)?;
     let request = SessionRequest { must_exist: true, ..SessionRequest::new(key) };
-    let place = match Place::open(&runtime, Overrides::default(), Some(request), &mut signals).await? {
+    let place = match Place::open_here(&runtime, request, &mut signals).await? {
         Opening::Open(place) => place,
         Opening::Told(number) => return Ok(128 + number),
     };

@@ -24,12 +24,10 @@ pub async fn run(global: &Global, args: args::Exec) -> Result<i32, Failure> {
     let overrides = flags::overrides(&args.sandbox)?;
     let session = place::session(&args.session, overrides.clone())?;
     let cap = flag("--max-output", args.max_output.as_deref(), moltis_config::parse_size)?;
-    if !args.json {
-        place::tell_questions(&runtime, args.tty);
-    }
+    let questions = if args.json { place::no_questions() } else { place::questions(args.tty) };
     // Signals are caught before anything starts, so that none can leave it behind.
     let mut signals = Signals::catch().map_err(Failure::runtime)?;
-    let mut place = match Place::open(&runtime, overrides, session, &mut signals).await? {
+    let mut place = match Place::open(&runtime, overrides, session, questions, &mut signals).await? {
         Opening::Open(place) => place,
         Opening::Told(number) => return Ok(128 + number),
     };
@@ -93,7 +91,7 @@ async fn background(
     };
     if let Some(number) = signals.ended_by {
         // If it cannot be reached it has ended with its sandbox; a second signal does not wait.
-        let _ = signals.race(place.sandbox().stop(process), || false).await;
+        let _ = signals.race(place.stop().command(process), || false).await;
         return Ok(128 + number);
     }
     if !json {
@@ -191,7 +189,7 @@ async fn collected(
     let answer = Answer {
         session: place.session().cloned(),
         backend: place.backend(),
-        sandbox_id: place.sandbox().id().clone(),
+        sandbox_id: place.sandbox_id().clone(),
         outcome,
         exit_code: status,
         stdout: stdout.into(),

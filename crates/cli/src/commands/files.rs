@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use futures_util::StreamExt;
 use moltis_runtime::answer::text_or_base64;
-use moltis_runtime::{FileRules, ManagedFiles, Overrides, RuledFiles, Runtime, SessionRequest, time};
+use moltis_runtime::{FileRules, ManagedFiles, RuledFiles, Runtime, SessionRequest, time};
 use moltis_sandbox::{Diagnosis, Entry, EntryKind, Error, Files, GuestPath};
 use serde_json::{Value, json};
 
@@ -15,7 +15,7 @@ use crate::args::{self, FilesFlags, Global};
 use crate::copy::{self, Local, Manner};
 use crate::failure::Failure;
 use crate::output::{self, BROKEN_PIPE};
-use crate::place::{Opening, Place};
+use crate::place::{Here, Opening, Place};
 use crate::signals::Signals;
 use crate::transfer::{self, Breaker, Done, to_standard_output};
 use crate::{flags, render};
@@ -73,7 +73,7 @@ async fn dispatch(global: &Global, command: args::Files) -> Result<i32, Failure>
 /// Whose files they are.
 enum Target {
     Managed(ManagedFiles),
-    Session(Place),
+    Session(Here),
 }
 
 impl Target {
@@ -86,7 +86,7 @@ impl Target {
         let Some(request) = request else {
             return Ok(Done::Done(Self::Managed(runtime.managed_files().await?.replacing(overwrites))));
         };
-        match Place::open(runtime, Overrides::default(), Some(request), signals).await? {
+        match Place::open_here(runtime, request, signals).await? {
             Opening::Open(place) => {
                 // No command runs: what binds commands is not worth a word here.
                 place.tell_news();

@@ -7,7 +7,7 @@ mod target;
 
 use std::sync::Arc;
 
-use moltis_runtime::{Overrides, SessionRequest};
+use moltis_runtime::SessionRequest;
 use moltis_sandbox::Error;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc};
@@ -34,7 +34,7 @@ pub async fn run(global: &Global, args: args::Forward) -> Result<i32, Failure> {
     let bound = listeners::bind(&wanted).await?;
     let wanted: Vec<_> = bound.iter().map(|bound| bound.wanted).collect();
     let request = SessionRequest { must_exist: true, ..SessionRequest::new(key.clone()) };
-    let place = match Place::open(&runtime, Overrides::default(), Some(request), &mut signals).await? {
+    let place = match Place::open_here(&runtime, request, &mut signals).await? {
         Opening::Open(place) => place,
         Opening::Told(number) => return Ok(128 + number),
     };

@@ -19,7 +19,7 @@ pub async fn run(global: &Global, args: args::Mcp) -> Result<i32, Failure> {
         Some(request) => Place::Session(request),
         None => Place::Own(overrides),
     };
-    place::tell_questions(&runtime, false);
+    place::tell_questions(&runtime, place::questions(false));
     let mut signals = Signals::catch().map_err(Failure::runtime)?;
     let mut told = None;
     let server = Server::new(runtime.clone(), place);

@@ -20,10 +20,10 @@ pub async fn run(global: &Global, args: args::Shell) -> Result<i32, Failure> {
     let request = request(&args)?;
     let overrides = flags::overrides(&args.sandbox)?;
     let session = place::session(&args.session, overrides.clone())?;
-    place::tell_questions(&runtime, true);
+    let questions = place::questions(true);
     // Signals are caught before anything starts, so that none can leave it behind.
     let mut signals = Signals::catch().map_err(Failure::runtime)?;
-    let mut place = match Place::open(&runtime, overrides, session, &mut signals).await? {
+    let mut place = match Place::open(&runtime, overrides, session, questions, &mut signals).await? {
         Opening::Open(place) => place,
         Opening::Told(number) => return Ok(128 + number),
     };

@@ -175,14 +175,47 @@ impl Place {
         })
     }
 
+    /// The same, as a link tells it.
+    pub fn place(&self) -> Option<moltis_runtime::link::Where> {
+        let Told { session, backend, sandbox_id, not_enforced, notes, restarted, lost } = self.told()?;
+        Some(moltis_runtime::link::Where {
+            session,
+            backend,
+            sandbox_id,
+            not_enforced,
+            notes,
+            restarted,
+            lost,
+        })
+    }
+
+    /// The sandbox.
+    pub fn sandbox(&self) -> Option<Arc<dyn Sandbox>> {
+        match self {
+            Self::Command(opened) => opened.as_ref().map(|opened| Arc::clone(&opened.sandbox)),
+            Self::Session(open) => Some(Arc::clone(&open.sandbox)),
+        }
+    }
+
+    /// Under which key its connections are judged.
+    pub fn key(&self) -> Option<SessionKey> {
+        match self {
+            Self::Command(opened) => opened.as_ref().map(|opened| opened.spec.key.clone()),
+            Self::Session(open) => Some(open.key().clone()),
+        }
+    }
+
     /// Ends what does not stay.
     pub async fn put_away(&mut self) {
-        if let Self::Command(opened) = self
-            && let Some(opened) = opened.take()
-            && let Err(error) = opened.sandbox.close().await
-        {
-            tracing::warn!(%error, "a sandbox of one command does not end");
-        }
+        self.end().await;
+    }
+
+    /// The same, and says what of it did not end.
+    pub async fn end(&mut self) -> Option<Diagnosis> {
+        let Self::Command(opened) = self else { return None };
+        let error = opened.take()?.sandbox.close().await.err()?;
+        tracing::warn!(%error, "a sandbox of one command does not end");
+        Some(error.diagnosis().clone())
     }
 }
 
@@ -624,7 +657,8 @@ fn exit(told: Option<Told>, outcome: Outcome) -> Event {
     Event::new("exit", value)
 }
 
-fn of(outcome: &Outcome) -> Ended {
+/// As what the end of a command is counted.
+pub fn of(outcome: &Outcome) -> Ended {
     match outcome.ending {
         moltis_sandbox::exec::Ending::TimedOut => Ended::TimedOut,
         _ => Ended::Done,

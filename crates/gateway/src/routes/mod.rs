@@ -2,6 +2,7 @@
 
 pub mod exec;
 mod files;
+mod link;
 mod network;
 mod processes;
 mod sandboxes;
@@ -21,6 +22,7 @@ static TABLE: LazyLock<Vec<Route>> = LazyLock::new(|| {
         sandboxes::routes(),
         sessions::routes(),
         exec::routes(),
+        link::routes(),
         terminal::routes(),
         processes::routes(),
         files::routes(),

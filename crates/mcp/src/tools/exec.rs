@@ -178,7 +178,7 @@ pub(crate) async fn run(call: &Call, args: Arguments, news: &mut Vec<String>) ->
     let progress = call.progress(Some(limit));
     let done = async {
         let starting = async {
-            let mut open = call.open().await?;
+            let mut open = call.open_telling(progress.as_ref()).await?;
             *news = open.news();
             let mut request = request("exec", &open, args.command, args.cwd.as_deref(), args.env)?;
             request.timeout = Some(limit);

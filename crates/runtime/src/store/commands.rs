@@ -4,7 +4,7 @@
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{BackendName, Ending, SessionKey, Status};
 use rusqlite::{OptionalExtension, Transaction, params};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::caller::Caller;
 use super::database::{Database, Fault};
@@ -69,7 +69,7 @@ pub struct Ended {
 }
 
 /// A command whose caller died.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LostCommand {
     /// Its session.
