@@ -7,6 +7,8 @@ mod completions;
 mod config;
 mod deploy;
 mod exec;
+#[cfg(feature = "serve")]
+mod failover;
 mod fault;
 mod files;
 mod forward;

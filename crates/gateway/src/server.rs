@@ -413,12 +413,18 @@ async fn look_after(state: Arc<State>) {
             state.has_adopted(None);
         }
     }
+    let mut round = tokio::time::interval_at(tokio::time::Instant::now() + ROUND, ROUND);
+    round.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let runtime = state.runtime();
         if let Err(error) = runtime.fill_pool().await {
             tracing::warn!(%error, "the pool cannot be filled");
         }
-        tokio::time::sleep(ROUND).await;
+        tokio::select! {
+            biased;
+            _ = round.tick() => {}
+            () = runtime.pool_taken() => continue,
+        }
         match state.runtime().end_unused().await {
             Ok(kept) if kept.idle + kept.gone > 0 => {
                 tracing::info!(idle = kept.idle, gone = kept.gone, "sandboxes have ended");

@@ -11,6 +11,7 @@ use std::time::Duration;
 use moltis_config::words::HomePersistence;
 use moltis_sandbox::{BackendName, BuildSink, Lifetime, Result, SandboxSpec, SessionKey};
 use serde::Serialize;
+use tokio::sync::Notify;
 
 use crate::Overrides;
 use crate::failover::Asks;
@@ -41,6 +42,8 @@ pub(crate) struct Pool {
     filling: tokio::sync::Mutex<()>,
     ready: Mutex<Vec<Pooled>>,
     why_not: Mutex<Option<String>>,
+    /// Told when a session gets one.
+    taken: Notify,
 }
 
 /// One of them.
@@ -61,7 +64,9 @@ impl Pool {
         let key = spec.pool_key();
         let mut ready = locked(&self.ready);
         let place = ready.iter().position(|it| it.backend == backend && it.spec.pool_key() == key)?;
-        Some(ready.remove(place))
+        let taken = ready.remove(place);
+        self.taken.notify_one();
+        Some(taken)
     }
 
     fn take_this(&self, key: &SessionKey) -> Option<Pooled> {
@@ -88,8 +93,13 @@ impl Runtime {
         PoolStatus { wanted, ready, why_not: locked(&self.pool().why_not).clone() }
     }
 
-    /// Fills the warm pool, and replaces what is of no use any more: for the start of a program that lives long, and once
-    /// a minute after it. A runtime that does not live long has no pool.
+    /// Waits until a session has got one of the pool's since this was last asked.
+    pub async fn pool_taken(&self) {
+        self.pool().taken.notified().await;
+    }
+
+    /// Fills the warm pool, and replaces what is of no use any more: for the start of a program that lives long, whenever
+    /// one was taken, and once a minute. A runtime that does not live long has no pool.
     ///
     /// # Errors
     /// Those of opening a sandbox.

@@ -255,7 +255,10 @@ fn demands(spec: &SandboxSpec) -> Vec<Demand> {
     if let Some(image) = &spec.image {
         let reference = image.reference();
         add("image", reference.value.clone(), reference.origin, Subject::Unlisted, |g| &g.images);
-        if let ImageChoice::Base { packages, .. } = image {
+        // None to add is kept by everybody.
+        if let ImageChoice::Base { packages, .. } = image
+            && !packages.value.is_empty()
+        {
             let names = packages.value.join(", ");
             add("packages", names, packages.origin, Subject::Unlisted, |g| &g.images);
         }
@@ -523,6 +526,12 @@ mod tests {
             assert_eq!(error.code(), "demand-not-kept");
             assert!(error.diagnosis().message.contains(key), "{error}");
         }
+        // To add none is no demand that anybody could fail.
+        let none = ImageChoice::Base {
+            reference: Setting::built_in("x".to_owned()),
+            packages: Setting::new(Vec::new(), Origin::File),
+        };
+        assert_eq!(keys(&with(none), BackendName::Namespaces).unwrap(), ["image"]);
         // Where the sandbox was switched off by name, what the configuration file asks for is listed.
         let mut off = with(base(Origin::File, Origin::File));
         off.switched_off = true;
