@@ -5,16 +5,14 @@
 //! its own, which no kernel looks at any more, which every descendant inherits, whatever it does to its environment, its
 //! session or its parents, which nobody can raise again, and which anybody can read in `/proc`.
 
-mod escape;
 mod exec;
 mod failure;
-mod files;
 mod means;
 mod program;
 mod sandbox;
 mod scripts;
 mod steward;
-mod tree;
+mod tools;
 
 use std::time::Duration;
 

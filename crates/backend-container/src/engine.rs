@@ -12,19 +12,17 @@ mod podman_cli;
 mod words;
 
 use async_trait::async_trait;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::AsyncRead;
 
 pub use container::{Bind, Container, ContainerSpec, ContainerState, Gpus, NetworkMode, Relabel, Tmpfs};
 pub use endpoint::{Environment, connect};
 pub use error::{EngineError, Result};
 pub use image::{BuildSpec, Image, Progress, ProgressSink};
 pub use info::{Confinement, EngineInfo, EngineKind, Place, ProcessLimit, Support};
+pub use moltis_agentless::{Sink, Stream};
 
 /// Bytes that come from an engine.
 pub type Bytes = Box<dyn AsyncRead + Send + Unpin>;
-
-/// Bytes that go to an engine.
-pub type Sink = Box<dyn AsyncWrite + Send + Unpin>;
 
 /// A program that an engine runs beside the first process of a container.
 pub struct ExecSpec {
@@ -38,15 +36,6 @@ pub struct ExecSpec {
     pub env: Vec<(String, String)>,
     /// Rows and columns of a terminal to run it on.
     pub terminal: Option<(u16, u16)>,
-}
-
-/// Which stream of a program a piece of output came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output; also everything of a terminal.
-    Stdout,
-    /// Standard error.
-    Stderr,
 }
 
 /// The output of a program, in the order in which the engine told it.

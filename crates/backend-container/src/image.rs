@@ -10,7 +10,6 @@ mod lock;
 mod look;
 mod markers;
 mod ours;
-mod packages;
 mod pending;
 mod progress;
 mod recipe;
@@ -22,5 +21,6 @@ mod tests;
 
 pub use build::{Ready, Resolved};
 pub use facts::{ImageFacts, OsRelease};
-pub use packages::Manager;
+use moltis_config::packages;
+pub use moltis_config::packages::Manager;
 pub use store::{ImageStore, Place, Work};

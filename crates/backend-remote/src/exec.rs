@@ -5,15 +5,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use moltis_sandbox::exec::{ExecEvents, Leftover, ProcessId, TerminalSize};
-use moltis_sandbox::{
-    Diagnosis, Ending, Error, Exec, ExecControl, ExecEvent, ExecRequest, Outcome, Result, Status,
-};
-use tokio::io::AsyncWriteExt;
+use moltis_agentless::{Control, Steers, Stream, is_name, status, until};
+use moltis_sandbox::exec::{Leftover, ProcessId, TerminalSize};
+use moltis_sandbox::{Diagnosis, Ending, Error, Exec, ExecEvent, ExecRequest, Outcome, Result};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::failure;
-use crate::program::{Program, Sink, Stream, Wanted, script};
+use crate::program::{Program, Wanted, script};
 use crate::sandbox::{Busy, NO_BACKGROUND, NO_TERMINAL, Remote};
 use crate::scripts;
 
@@ -21,8 +19,6 @@ use crate::scripts;
 const PIECES: usize = 4;
 /// How long after its time a command's end is waited for.
 const LATE: Duration = Duration::from_secs(90);
-/// Bytes of a command line that are named.
-const MAX_COMMAND: usize = 256;
 
 /// Starts a command and waits until it runs.
 pub async fn start(remote: &Arc<Remote>, request: ExecRequest) -> Result<Exec> {
@@ -34,13 +30,13 @@ pub async fn start(remote: &Arc<Remote>, request: ExecRequest) -> Result<Exec> {
     }
     let timeout = request.timeout;
     let start = moltis_agent::exec::assemble(&remote.place, request)?;
-    let mut env = Vec::with_capacity(start.env.len());
-    for (name, value) in &start.env {
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        let (Some(name), Some(value)) = (text(name.as_ref()), text(value.as_ref())) else {
-            return Err(not_text(name.as_ref()));
-        };
-        env.push((name, value));
+    let env = moltis_agentless::variables(&start.env, "the provider")?;
+    if let Some((name, _)) = env.iter().find(|(name, _)| !is_name(name)) {
+        return Err(Error::Invalid(
+            Diagnosis::new("env-name-invalid", format!("`{name}` cannot be the name of a variable here"))
+                .cause("a shell sets the variables at a provider: letters, digits and _ are names to it")
+                .fix("give the variable another name, or use another backend"),
+        ));
     }
     let busy = remote.begin(timeout).await?;
     let argv: Vec<&[u8]> = start.argv.iter().map(AsRef::as_ref).collect();
@@ -48,12 +44,11 @@ pub async fn start(remote: &Arc<Remote>, request: ExecRequest) -> Result<Exec> {
     let wanted = Wanted { argv: &argv, env, directory, stdin: start.stdin, timeout, counts: true };
     let mut program = Program::start(&remote.machine, &remote.launch, remote.room, wanted).await?;
     let process = ProcessId(program.pid);
-    let (events, mut receiver) = mpsc::channel(PIECES);
+    let (events, receiver) = mpsc::channel(PIECES);
     let (over, is_over) = watch::channel(false);
     let cancel = Arc::new(Notify::new());
     let control = Control {
-        remote: Arc::clone(remote),
-        pid: program.pid,
+        steers: Box::new(Steered { remote: Arc::clone(remote), pid: program.pid }),
         stdin: program.stdin.take(),
         cancel: Arc::clone(&cancel),
         is_over,
@@ -66,12 +61,7 @@ pub async fn start(remote: &Arc<Remote>, request: ExecRequest) -> Result<Exec> {
             let _ = events.send(last.map(ExecEvent::Exit)).await;
         }
     });
-    let mut first = Some(ExecEvent::Started(process));
-    let stream = futures_util::stream::poll_fn(move |cx| match first.take() {
-        Some(started) => std::task::Poll::Ready(Some(Ok(started))),
-        None => receiver.poll_recv(cx),
-    });
-    Ok(Exec { events: ExecEvents::new(stream), control: Box::new(control) })
+    Ok(moltis_agentless::handed(process, receiver, control))
 }
 
 /// One command while it runs.
@@ -154,96 +144,26 @@ impl Run {
         let mut argv = ["/bin/sh", "-c", scripts::NAMES, "sh"].map(str::to_owned).to_vec();
         argv.extend(pids.iter().map(ToString::to_string));
         let said = script(&*self.remote.machine, argv).await.unwrap_or_default();
-        let name = |pid: u32| {
-            let line = said.lines().find_map(|line| {
-                let (number, name) = line.strip_prefix("n ")?.split_once(' ')?;
-                (number.parse() == Ok(pid)).then_some(name)
-            });
-            line.unwrap_or_default().trim_end().chars().scan(0, |length, c| {
-                *length += c.len_utf8();
-                (*length <= MAX_COMMAND).then_some(c)
-            })
-        };
-        pids.iter().map(|pid| Leftover { pid: *pid, command: name(*pid).collect() }).collect()
+        moltis_agentless::leftovers(pids, said.lines())
     }
 }
 
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// What a shell's number means: it tells signals from 129 on.
-fn status(code: i32) -> Status {
-    match code {
-        129..=192 => Status::Signal(code - 128),
-        code => Status::Code(code & 0xff),
-    }
-}
-
-fn not_text(name: &[u8]) -> Error {
-    let name = String::from_utf8_lossy(name).into_owned();
-    Error::Invalid(
-        Diagnosis::new("env-value-invalid", format!("the variable {name} is no text"))
-            .cause("a sandbox at a provider gets its variables over HTTP, which carries text (UTF-8) only")
-            .fix("write the value to a file and pass the file's name"),
-    )
-}
-
-/// The caller's side.
-struct Control {
+/// What the caller does to it.
+struct Steered {
     remote: Arc<Remote>,
     pid: u32,
-    stdin: Option<Sink>,
-    cancel: Arc<Notify>,
-    is_over: watch::Receiver<bool>,
 }
 
 #[async_trait]
-impl ExecControl for Control {
-    async fn stdin(&mut self, bytes: Bytes) -> Result<()> {
-        let Some(stdin) = &mut self.stdin else { return Ok(()) };
-        let mut is_over = self.is_over.clone();
-        let failed = tokio::select! {
-            written = stdin.write_all(&bytes) => written.is_err(),
-            _ = is_over.wait_for(|over| *over) => true,
-        };
-        if failed {
-            self.stdin = None;
-        }
-        Ok(())
-    }
-
-    async fn close_stdin(&mut self) -> Result<()> {
-        if let Some(mut stdin) = self.stdin.take() {
-            let _ = stdin.shutdown().await;
-        }
-        Ok(())
-    }
-
-    async fn resize(&mut self, _: TerminalSize) -> Result<()> {
-        Ok(())
-    }
-
-    async fn signal(&mut self, signal: i32) -> Result<()> {
-        if !(1..=64).contains(&signal) {
-            return Err(Error::Invalid(Diagnosis::new(
-                "signal-unknown",
-                format!("there is no signal {signal}"),
-            )));
-        }
-        if *self.is_over.borrow() {
-            return Ok(());
-        }
+impl Steers for Steered {
+    async fn signal(&self, signal: i32) -> Result<()> {
         let (signal, pid) = (signal.to_string(), self.pid.to_string());
         let argv = ["/bin/sh", "-c", scripts::SIGNAL, "sh", &signal, &pid].map(str::to_owned).to_vec();
         script(&*self.remote.machine, argv).await.map_err(|error| failure::unavailable(&error)).map(drop)
     }
 
-    async fn cancel(&mut self) -> Result<()> {
-        self.cancel.notify_one();
+    async fn resize(&self, _: TerminalSize) -> Result<()> {
+        // There is no terminal.
         Ok(())
     }
 }

@@ -103,9 +103,3 @@ pub fn unsuitable(what: &str, why: &str) -> Error {
             .fix("use a runtime or snapshot with a POSIX shell and coreutils"),
     )
 }
-
-/// Something that a program printed, in one short line.
-pub fn plain(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&text[..text.len().min(400)]);
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
-}

@@ -162,7 +162,7 @@ impl Client {
                 Ok(answer) => self.refusal(answer).await,
                 Err(failure) => failure,
             };
-            let jitter = crate::random::bytes::<1>().map_or(0, |[byte]| byte);
+            let jitter = moltis_agentless::random_bytes::<1>().map_or(0, |[byte]| byte);
             match retry::pause(&failure, call.again, tries, jitter) {
                 Some(pause) => {
                     tracing::debug!(method = %call.method, %failure, tries, "a provider is asked again");

@@ -93,7 +93,7 @@ impl Journal {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(broken(&path, &error)),
             }
-            let word = crate::random::hex(&crate::random::bytes::<16>()?);
+            let word = moltis_agentless::hex(&moltis_agentless::random_bytes::<16>()?);
             // Whoever comes first decides.
             let fresh = self.folder.join(format!("instance.{word}"));
             let made = write_new(&fresh, word.as_bytes()).and_then(|()| match fs::hard_link(&fresh, &path) {

@@ -4,19 +4,17 @@
 //! promises is done by a small shell script around each command ([`scripts`]), and by a journal on this side that knows of
 //! every machine before it is made.
 
-mod escape;
 mod exec;
 mod failure;
-mod files;
 mod http;
 mod journal;
 mod machine;
 mod program;
-mod random;
+mod rented;
 mod retry;
 mod sandbox;
 mod scripts;
-mod tree;
+mod tools;
 pub mod vercel;
 
-pub use vercel::{VercelBackend, VercelConfig};
+pub use vercel::VercelConfig;

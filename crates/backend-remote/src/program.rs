@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::Bytes;
+use moltis_agentless::{NotStarted, Sink, Stream, hex, plain, random_bytes};
 use moltis_sandbox::{Diagnosis, Error, Result};
-use tokio::io::{AsyncReadExt, AsyncWrite, DuplexStream};
+use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::sync::watch;
 
 use crate::http::Failure;
 use crate::machine::{Machine, Output, Piece, Run};
-use crate::{escape, failure, random, scripts};
+use crate::{failure, scripts};
 
 /// How long it may take until a program runs.
 const STARTS_WITHIN: Duration = Duration::from_secs(60);
-/// Longest single argument in bytes: the kernel's `MAX_ARG_STRLEN` without the NUL.
-const MAX_STRING: usize = 128 * 1024 - 1;
 /// Longest line with which a program says that it runs.
 const MAX_SAID: usize = 256;
 /// Longest line of base64 that the script writes, with room to spare.
@@ -32,18 +31,6 @@ const AHEAD: u64 = 4;
 const BEYOND: Duration = Duration::from_secs(90);
 /// Time of what has none of its own.
 const LONGEST: Duration = Duration::from_secs(12 * 3600);
-
-/// A program's input.
-pub type Sink = Box<dyn AsyncWrite + Send + Unpin>;
-
-/// Which output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
 
 /// What is to run.
 pub struct Wanted<'a> {
@@ -184,19 +171,12 @@ impl Program {
         room: &'static str,
         wanted: Wanted<'_>,
     ) -> Result<Self> {
-        // As large as shells can count, and far below what means "none".
-        let mark = ((u64::from_le_bytes(random::bytes()?) & ((1 << 60) - 1)) | (1 << 40)).to_string();
-        let tag = random::hex(&random::bytes::<16>()?);
+        let mark = moltis_agentless::mark()?.to_string();
+        let tag = hex(&random_bytes::<16>()?);
         let kept = wanted.env.iter().fold(":".to_owned(), |all, (name, _)| all + name + ":");
         let mut all: Vec<&[u8]> = vec![b"0", kept.as_bytes(), wanted.directory];
         all.extend(wanted.argv);
-        let (is_escaped, mut words) = escape::words(&all);
-        if is_escaped {
-            words[0] = "1".to_owned();
-            if let Some(long) = words.iter().find(|word| word.len() > MAX_STRING) {
-                return Err(too_long(long.len()));
-            }
-        }
+        let words = moltis_agentless::words(&all, 0, "the provider")?;
         let limit =
             wanted.timeout.map_or_else(|| "0".to_owned(), |limit| format!("{:.3}", limit.as_secs_f64()));
         let flag = |value: bool| if value { "1" } else { "0" };
@@ -260,7 +240,7 @@ impl Program {
         let (mut line, mut others) = (Vec::new(), Vec::new());
         loop {
             let Some((stream, piece)) = self.next().await? else {
-                return Err(failure::unavailable(&Failure::Unlike(failure::plain(&line))));
+                return Err(failure::unavailable(&Failure::Unlike(plain(&line))));
             };
             if stream == Stream::Stderr {
                 others.push((stream, piece));
@@ -275,34 +255,18 @@ impl Program {
                 break;
             }
             if line.len() > MAX_SAID || others.len() > 64 {
-                return Err(failure::unavailable(&Failure::Unlike(failure::plain(&line))));
+                return Err(failure::unavailable(&Failure::Unlike(plain(&line))));
             }
         }
         for other in others.into_iter().rev() {
             self.ready.push_front(other);
         }
         let line = String::from_utf8_lossy(&line);
-        match line.trim_end().split_once(' ') {
-            Some(("ok", pid)) => pid
-                .parse()
-                .map_err(|_| failure::unavailable(&Failure::Unlike(failure::plain(line.as_bytes())))),
-            Some(("no", "mark")) => Err(failure::unsuitable(
-                "shell that can limit file locks",
-                "its `ulimit` knows neither `-w` nor `-x`, by which the processes of a command are found",
-            )),
-            Some(("no", why)) => Err(Error::Invalid(
-                Diagnosis::new(
-                    "cwd-missing",
-                    match why {
-                        "enter" => "the directory to run in may not be entered",
-                        "directory" => "what was named to run in is no directory",
-                        _ => "the directory to run in does not exist",
-                    },
-                )
-                .fix("name a directory that exists inside the sandbox, or make it first"),
-            )),
-            _ => Err(failure::unavailable(&Failure::Unlike(failure::plain(line.as_bytes())))),
-        }
+        moltis_agentless::started(&line).map_err(|why| match why {
+            NotStarted::Mark => failure::unsuitable(NotStarted::MARK.0, NotStarted::MARK.1),
+            NotStarted::Directory(error) => error,
+            NotStarted::Unlike => failure::unavailable(&Failure::Unlike(plain(line.as_bytes()))),
+        })
     }
 
     /// The next output; `None` once both streams have told the end.
@@ -482,19 +446,6 @@ async fn feed(
         }
         number += 1;
     }
-}
-
-fn too_long(length: usize) -> Error {
-    Error::Invalid(
-        Diagnosis::new(
-            "command-too-long",
-            format!(
-                "an argument of the command is {length} bytes long once it is escaped, above {MAX_STRING}"
-            ),
-        )
-        .cause("the provider carries text only, and other bytes take five times the room")
-        .fix("write it to a file, and pass the file's name"),
-    )
 }
 
 fn slow() -> Error {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use moltis_agent::{Closer, Place};
+use moltis_agentless::{ScriptFiles, plain};
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{
     Activity, Diagnosis, Duplex, Error, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo,
@@ -13,9 +14,9 @@ use moltis_sandbox::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::files::RemoteFiles;
 use crate::machine::Machine;
 use crate::program::script;
+use crate::tools::Tools;
 use crate::{exec, failure, scripts};
 
 /// Why no command runs in the background.
@@ -70,7 +71,7 @@ impl Remote {
             return Err(failure::unsuitable(missing, "commands and files are worked on with it"));
         }
         if said.lines().last() != Some("done") {
-            let why = failure::plain(said.as_bytes());
+            let why = plain(said.as_bytes());
             return Err(failure::unsuitable("shell that does what is asked", &why));
         }
         Ok(Told {
@@ -144,14 +145,14 @@ pub struct RemoteSandbox {
     id: SandboxId,
     is_new: bool,
     remote: Arc<Remote>,
-    files: RemoteFiles,
+    files: ScriptFiles,
     closer: Arc<dyn Closer>,
 }
 
 impl RemoteSandbox {
     /// Hands it out.
     pub fn new(id: SandboxId, is_new: bool, remote: Arc<Remote>, closer: Arc<dyn Closer>) -> Self {
-        let files = RemoteFiles::new(Arc::clone(&remote));
+        let files = ScriptFiles::new(Arc::new(Tools(Arc::clone(&remote))));
         Self { id, is_new, remote, files, closer }
     }
 }
@@ -183,7 +184,7 @@ impl Sandbox for RemoteSandbox {
             .map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect())
             .unwrap_or_default();
         let [inside, commands, last, now] = numbers[..] else {
-            return Err(failure::unavailable(&crate::http::Failure::Unlike(failure::plain(said.as_bytes()))));
+            return Err(failure::unavailable(&crate::http::Failure::Unlike(plain(said.as_bytes()))));
         };
         // What is no number of something counts as much of it.
         let operations = (inside as u32).max(self.remote.operations.load(Ordering::SeqCst));

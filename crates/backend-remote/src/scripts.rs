@@ -5,7 +5,8 @@
 //! output goes through two named pipes and leaves them as lines of base64, its descendants are known by a limit of file
 //! locks that is theirs alone, and how it ended is written into both pipes behind the last that it wrote.
 
-/// Finds processes by their mark. `$1` is the mark, `$2` what is done with those that live: count, stop, term or kill.
+/// Finds processes by their mark. `$1` is the mark, `$2` what is done with those that live: count, halt, stop, term or
+/// kill. They are halted before they are asked to end: a shell whose child went first would tell of that.
 const HUNT: &str = r#"pass() {
   count=0 found=
   for p in /proc/[0-9]*; do
@@ -16,7 +17,7 @@ const HUNT: &str = r#"pass() {
     [ -n "$lock" ] || continue
     if [ "$lock" != "$1" ]; then
       case $2$lock in
-        *unlimited|count*|term*) continue;;
+        *unlimited|count*|halt*|term*) continue;;
         # One that lowered its limit below all marks meant to hide.
         ????*?????????????) continue;;
       esac
@@ -29,12 +30,14 @@ const HUNT: &str = r#"pass() {
     case $2 in
       count) count=$((count+1)); [ $count -le 64 ] && found="$found$p,";;
       stop) case $st in T|t) ;; *) kill -STOP "$p" 2>/dev/null; count=$((count+1));; esac;;
+      halt) kill -STOP "$p" 2>/dev/null;;
       term) kill -TERM "$p" 2>/dev/null; kill -CONT "$p" 2>/dev/null;;
       kill) kill -KILL "$p" 2>/dev/null; count=$((count+1));;
     esac
   done
 }
 hunt() {
+  pass "$1" halt
   pass "$1" term
   i=0
   while [ $i -lt 20 ]; do pass "$1" count; [ $count = 0 ] && return; sleep 0.1; i=$((i+1)); done

@@ -4,4 +4,4 @@ mod backend;
 mod client;
 mod wire;
 
-pub use backend::{VercelBackend, VercelConfig};
+pub use backend::{VercelConfig, backend};

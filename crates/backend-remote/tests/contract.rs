@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use moltis_backend_namespaces::NamespacesBackend;
-use moltis_backend_remote::VercelBackend;
+use moltis_backend_remote::vercel;
 use moltis_testkit::subject::Folders;
 use moltis_testkit::{Subject, runner};
 
@@ -60,7 +60,7 @@ async fn holds(wanted: &[&str]) {
         Arc::new(NamespacesBackend::new(moltis_backend_namespaces::Config { data_dir, config_dir }))
     });
     let mut subject =
-        Subject::new("vercel", move |folders| Arc::new(VercelBackend::new(config(&url, &folders.data))))
+        Subject::new("vercel", move |folders| Arc::new(vercel::backend(config(&url, &folders.data))))
             .beside(&beside);
     subject.apart = APART;
     let mut failed = Vec::new();

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use moltis_backend_remote::VercelBackend;
+use moltis_backend_remote::vercel;
 use moltis_config::value::secret::Secret;
 use moltis_sandbox::{
     Backend, Command, Detection, Error, ExecEvent, ExecRequest, Lifetime, Outcome, Sandbox, SandboxSpec,
@@ -53,7 +53,7 @@ async fn a_bad_token_is_told_and_not_shown() {
     let rig = Rig::new().await;
     let mut bad = rig.config();
     bad.token = Some(Secret::new("bad-secret-1"));
-    let backend = VercelBackend::new(bad);
+    let backend = vercel::backend(bad);
     let Detection::Failing(why) = backend.detect().await else { panic!() };
     assert_eq!(why.code, "provider-forbidden");
     assert!(!format!("{why:?}").contains("bad-secret-1"));
@@ -61,7 +61,7 @@ async fn a_bad_token_is_told_and_not_shown() {
     assert_eq!((error.kind(), error.code()), ("unavailable", "provider-forbidden"));
     let mut none = rig.config();
     (none.token, none.project) = (None, None);
-    let Detection::Unusable(why) = VercelBackend::new(none).detect().await else { panic!() };
+    let Detection::Unusable(why) = vercel::backend(none).detect().await else { panic!() };
     assert_eq!(why.code, "vercel-not-configured");
     assert!(why.message.contains("VERCEL_TOKEN") && why.message.contains("VERCEL_PROJECT_ID"), "{why}");
     assert!(matches!(rig.backend().detect().await, Detection::Usable(_)));
@@ -219,7 +219,7 @@ const CHILD: &str = "MOLTIS_REMOTE_CHILD";
 async fn child() {
     let Ok(what) = std::env::var(CHILD) else { return };
     let (url, data) = what.split_once(' ').unwrap();
-    let backend = VercelBackend::new(config(url, std::path::Path::new(data)));
+    let backend = vercel::backend(config(url, std::path::Path::new(data)));
     for number in 0.. {
         let opened =
             backend.open(&spec(&format!("child {}", number % 3), Lifetime::Ephemeral)).await.unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use moltis_backend_namespaces::NamespacesBackend;
-use moltis_backend_remote::{VercelBackend, VercelConfig};
+use moltis_backend_remote::{VercelConfig, vercel};
 use moltis_config::value::secret::Secret;
 use moltis_sandbox::Backend;
 use moltis_testkit::remote::vercel::Vercel;
@@ -34,7 +34,7 @@ impl Rig {
 
     /// As another process would make one.
     pub fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(VercelBackend::new(self.config()))
+        Arc::new(vercel::backend(self.config()))
     }
 }
 

@@ -10,6 +10,7 @@ pub mod error;
 pub mod init;
 pub mod key;
 pub mod load;
+pub mod packages;
 pub mod paths;
 pub mod reference;
 pub mod schema;

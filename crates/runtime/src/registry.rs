@@ -115,12 +115,12 @@ impl Registry {
 /// nobody.
 #[cfg(feature = "remote")]
 fn remote(config: &Config) -> Option<Arc<dyn Backend>> {
-    use moltis_backend_remote::{VercelBackend, VercelConfig};
+    use moltis_backend_remote::{VercelConfig, vercel};
 
     let sandbox = &config.tools.exec.sandbox;
     let word =
         |setting: &Option<moltis_sandbox::Setting<String>>| setting.as_ref().map(|word| word.value.clone());
-    Some(Arc::new(VercelBackend::new(VercelConfig {
+    Some(Arc::new(vercel::backend(VercelConfig {
         data_dir: config.data_dir.value.clone(),
         api_url: sandbox.vercel_api_url.value.clone(),
         token: sandbox.vercel_token.as_ref().map(|token| token.value.clone()),

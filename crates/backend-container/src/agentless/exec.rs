@@ -6,17 +6,15 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use moltis_agent::Inspect;
-use moltis_sandbox::exec::{ExecEvents, Leftover, ProcessId, TerminalSize};
-use moltis_sandbox::{
-    Diagnosis, Ending, Error, Exec, ExecControl, ExecEvent, ExecRequest, Outcome, Result, Status,
-};
-use tokio::io::AsyncWriteExt;
+use moltis_agentless::{Control, Steers, status, until};
+use moltis_sandbox::exec::{Leftover, ProcessId, TerminalSize};
+use moltis_sandbox::{Ending, Error, Exec, ExecEvent, ExecRequest, Outcome, Result, Status};
 use tokio::sync::{Notify, mpsc, watch};
 
 use super::failure;
 use super::program::{Program, Wanted};
 use super::sandbox::{Agentless, Busy};
-use crate::engine::{Sink, Stream};
+use crate::engine::Stream;
 
 /// Pieces of output between the engine and a caller who does not read.
 const PIECES: usize = 4;
@@ -29,9 +27,8 @@ const NOISY: Duration = Duration::from_millis(1500);
 /// Between two looks at whether a command is over that says nothing.
 const LOOK: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(200));
 
-/// Most children that are named, and bytes of each one's command line.
+/// Most children that are named.
 const MAX_LEFTOVERS: usize = 64;
-const MAX_COMMAND: usize = 256;
 
 /// Starts a command and waits until it runs.
 pub async fn start(
@@ -44,14 +41,7 @@ pub async fn start(
     }
     let start = moltis_agent::exec::assemble(&sandbox.place(), request)?;
     let busy = sandbox.begin(true).await?;
-    let mut env = Vec::with_capacity(start.env.len());
-    for (name, value) in &start.env {
-        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
-        let (Some(name), Some(value)) = (text(name.as_ref()), text(value.as_ref())) else {
-            return Err(not_text(name.as_ref()));
-        };
-        env.push((name, value));
-    }
+    let env = moltis_agentless::variables(&start.env, "the engine")?;
     let unset: Vec<String> =
         sandbox.given.iter().filter(|name| !env.iter().any(|(set, _)| set == *name)).cloned().collect();
     let argv: Vec<&[u8]> = start.argv.iter().map(AsRef::as_ref).collect();
@@ -61,17 +51,16 @@ pub async fn start(
         Wanted { argv: &argv, env, unset: &unset, directory, stdin: start.stdin, terminal: start.terminal };
     let mut program = Program::start(&sandbox.engine, &sandbox.container, &sandbox.steward, wanted).await?;
     let process = ProcessId(program.pid);
-    let (events, mut receiver) = mpsc::channel(PIECES);
+    let (events, receiver) = mpsc::channel(PIECES);
     let (over, is_over) = watch::channel(false);
     let cancel = Arc::new(Notify::new());
+    let has_input = start.stdin || start.terminal.is_some();
+    let steers = Steered { sandbox: Arc::clone(sandbox), exec: program.exec.clone(), pid: program.pid };
     let control = Control {
-        sandbox: Arc::clone(sandbox),
-        exec: program.exec.clone(),
-        pid: program.pid,
-        stdin: program.stdin.take(),
+        steers: Box::new(steers),
+        stdin: program.stdin.take().filter(|_| has_input),
         cancel: Arc::clone(&cancel),
         is_over,
-        has_input: start.stdin || start.terminal.is_some(),
     };
     let deadline = (start.timeout_millis > 0)
         .then(|| program.started.checked_add(Duration::from_millis(start.timeout_millis)))
@@ -88,12 +77,7 @@ pub async fn start(
             let _ = events.send(last.map(ExecEvent::Exit)).await;
         }
     });
-    let mut first = Some(ExecEvent::Started(process));
-    let stream = futures_util::stream::poll_fn(move |cx| match first.take() {
-        Some(started) => std::task::Poll::Ready(Some(Ok(started))),
-        None => receiver.poll_recv(cx),
-    });
-    Ok(Exec { events: ExecEvents::new(stream), control: Box::new(control) })
+    Ok(moltis_agentless::handed(process, receiver, control))
 }
 
 /// One command while it runs.
@@ -265,132 +249,33 @@ impl Run {
         }
         let named: Vec<String> = living.iter().take(MAX_LEFTOVERS).map(ToString::to_string).collect();
         let said = self.sandbox.steward.ask(format!("name {}", named.join(" "))).await.unwrap_or_default();
-        let name = |pid: u32| {
-            let line = said.iter().find_map(|line| {
-                let (number, name) = line.strip_prefix("n ")?.split_once(' ')?;
-                (number.parse() == Ok(pid)).then_some(name)
-            });
-            line.unwrap_or_default().trim_end().chars().scan(0, |length, c| {
-                *length += c.len_utf8();
-                (*length <= MAX_COMMAND).then_some(c)
-            })
-        };
-        let leftovers = living
-            .iter()
-            .take(MAX_LEFTOVERS)
-            .map(|pid| Leftover { pid: *pid, command: name(*pid).collect() })
-            .collect();
+        let first = &living[..living.len().min(MAX_LEFTOVERS)];
+        let leftovers = moltis_agentless::leftovers(first, said.iter().map(String::as_str));
         (leftovers, u32::try_from(living.len()).unwrap_or(u32::MAX))
     }
 }
 
-async fn until(deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// What an engine's number means: it tells signals as a shell does.
-fn status(code: i32) -> Status {
-    match code {
-        129..=192 => Status::Signal(code - 128),
-        code => Status::Code(code & 0xff),
-    }
-}
-
-fn not_text(name: &[u8]) -> Error {
-    let name = String::from_utf8_lossy(name).into_owned();
-    Error::Invalid(
-        Diagnosis::new("env-value-invalid", format!("the variable {name} is no text"))
-            .cause("a sandbox without an agent gets its variables through the engine, which carries text (UTF-8) only")
-            .fix("write the value to a file and pass the file's name"),
-    )
-}
-
-/// The caller's side.
-struct Control {
+/// What the caller does to it.
+struct Steered {
     sandbox: Arc<Agentless>,
     exec: String,
     pid: u32,
-    stdin: Option<Sink>,
-    cancel: Arc<Notify>,
-    is_over: watch::Receiver<bool>,
-    has_input: bool,
 }
 
 #[async_trait]
-impl ExecControl for Control {
-    async fn stdin(&mut self, bytes: Bytes) -> Result<()> {
-        let Some(stdin) = self.stdin.as_mut().filter(|_| self.has_input) else { return Ok(()) };
-        let mut is_over = self.is_over.clone();
-        let written = tokio::select! {
-            written = async { stdin.write_all(&bytes).await?; stdin.flush().await } => written.is_ok(),
-            _ = is_over.wait_for(|over| *over) => false,
-        };
-        if !written {
-            // Its events say what became of it.
-            self.stdin = None;
-        }
-        Ok(())
-    }
-
-    async fn close_stdin(&mut self) -> Result<()> {
-        if let Some(mut stdin) = self.stdin.take() {
-            let mut is_over = self.is_over.clone();
-            tokio::select! {
-                _ = stdin.shutdown() => {}
-                _ = is_over.wait_for(|over| *over) => {}
-            }
-        }
-        Ok(())
-    }
-
-    async fn resize(&mut self, size: TerminalSize) -> Result<()> {
-        match self.sandbox.engine.exec_resize(&self.exec, size.rows, size.columns).await {
-            Ok(()) => Ok(()),
-            // It is over, or is about to be.
-            Err(_) if *self.is_over.borrow() => Ok(()),
-            Err(error) => match self.sandbox.engine.exec_result(&self.exec).await {
-                Ok(None) => Err(failure::before(error)),
-                _ => Ok(()),
-            },
-        }
-    }
-
-    async fn signal(&mut self, signal: i32) -> Result<()> {
-        if !(1..=64).contains(&signal) {
-            return Err(Error::Invalid(Diagnosis::new(
-                "request-invalid",
-                format!("there is no signal {signal}"),
-            )));
-        }
-        if *self.is_over.borrow() {
-            return Ok(());
-        }
+impl Steers for Steered {
+    async fn signal(&self, signal: i32) -> Result<()> {
         self.sandbox.steward.ask(format!("group {signal} {}", self.pid)).await.map(drop)
     }
 
-    async fn cancel(&mut self) -> Result<()> {
-        self.cancel.notify_one();
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_read_as_a_shell_tells_them() {
-        for (code, want) in [
-            (0, Status::Code(0)),
-            (128, Status::Code(128)),
-            (137, Status::Signal(9)),
-            (192, Status::Signal(64)),
-            (255, Status::Code(255)),
-        ] {
-            assert_eq!(status(code), want);
+    async fn resize(&self, size: TerminalSize) -> Result<()> {
+        match self.sandbox.engine.exec_resize(&self.exec, size.rows, size.columns).await {
+            Ok(()) => Ok(()),
+            Err(error) => match self.sandbox.engine.exec_result(&self.exec).await {
+                Ok(None) => Err(failure::before(error)),
+                // It is over.
+                _ => Ok(()),
+            },
         }
     }
 }

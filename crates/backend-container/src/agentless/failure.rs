@@ -68,9 +68,3 @@ pub fn image(what: &str, why: &str) -> Error {
         .fix("use an image with a POSIX shell and the usual small tools (coreutils or BusyBox)"),
     )
 }
-
-/// Something that a program of the image printed, in one short line.
-pub fn plain(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&text[..text.len().min(400)]);
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect()
-}

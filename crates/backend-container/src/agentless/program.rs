@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use moltis_agentless::{NotStarted, plain};
 use moltis_sandbox::{Diagnosis, Error, Result};
 
 use super::steward::Steward;
-use super::{escape, failure, scripts};
+use super::{failure, scripts};
 use crate::engine::{Engine, EngineError, ExecSpec, Execution, Output, Sink, Stream};
 
 /// How long it may take until a program runs.
@@ -17,9 +18,6 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Between two looks at it.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// Longest single argument in bytes: the kernel's `MAX_ARG_STRLEN` without the NUL.
-const MAX_STRING: usize = 128 * 1024 - 1;
 
 /// Longest line with which a program says that it runs.
 const MAX_SAID: usize = 256;
@@ -125,7 +123,7 @@ impl Program {
         steward: &Arc<Steward>,
         wanted: Wanted<'_>,
     ) -> Result<Self> {
-        let mark = mark()?;
+        let mark = moltis_agentless::mark()?;
         let text = |number: u64| number.to_string().into_bytes();
         let (mark_text, count) = (text(mark), text(wanted.unset.len() as u64));
         let stdin = wanted.stdin || wanted.terminal.is_some();
@@ -133,13 +131,7 @@ impl Program {
         all.extend(wanted.unset.iter().map(String::as_bytes));
         all.push(wanted.directory);
         all.extend(wanted.argv);
-        let (is_escaped, mut words) = escape::words(&all);
-        if is_escaped {
-            words[2] = "1".to_owned();
-            if let Some(long) = words.iter().find(|word| word.len() > MAX_STRING) {
-                return Err(too_long(long.len()));
-            }
-        }
+        let mut words = moltis_agentless::words(&all, 2, "the engine")?;
         let mut argv = ["/bin/sh", "-c", scripts::PROGRAM, "sh"].map(str::to_owned).to_vec();
         argv.append(&mut words);
         let spec = ExecSpec {
@@ -210,25 +202,11 @@ impl Program {
             self.first.push((Stream::Stdout, rest));
         }
         let line = String::from_utf8_lossy(&line);
-        match line.trim_end().split_once(' ') {
-            Some(("ok", pid)) => pid.parse().map_err(|_| unlike(line.as_bytes())),
-            Some(("no", "mark")) => Err(failure::image(
-                "shell that can limit file locks",
-                "its `ulimit` knows neither `-w` nor `-x`, by which the processes of a command are found",
-            )),
-            Some(("no", why)) => Err(Error::Invalid(
-                Diagnosis::new(
-                    "cwd-missing",
-                    match why {
-                        "enter" => "the directory to run in may not be entered",
-                        "directory" => "what was named to run in is no directory",
-                        _ => "the directory to run in does not exist",
-                    },
-                )
-                .fix("name a directory that exists inside the sandbox, or make it first"),
-            )),
-            _ => Err(unlike(line.as_bytes())),
-        }
+        moltis_agentless::started(&line).map_err(|why| match why {
+            NotStarted::Mark => failure::image(NotStarted::MARK.0, NotStarted::MARK.1),
+            NotStarted::Directory(error) => error,
+            NotStarted::Unlike => unlike(line.as_bytes()),
+        })
     }
 
     /// Why it ended without a word.
@@ -242,7 +220,7 @@ impl Program {
         let diagnosis =
             Diagnosis::new("sandbox-exhausted", "the command could not be started in the sandbox")
                 .fix("end commands that run in the sandbox, or raise its limits (memory, pids)");
-        let words = failure::plain(&words);
+        let words = plain(&words);
         // The kernel may take less than Moltis lets through.
         if words.contains("too long") || words.contains("too big") {
             return Error::Invalid(
@@ -266,29 +244,6 @@ impl Program {
     }
 }
 
-/// A limit of file locks that no other command of the sandbox has: any number far below what means "none".
-fn mark() -> Result<u64> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|errno| {
-        Error::Unavailable(Diagnosis::new("system-error", "no random number").cause(errno))
-    })?;
-    // As large as shells can count.
-    Ok((u64::from_le_bytes(bytes) & ((1 << 60) - 1)) | (1 << 40))
-}
-
-fn too_long(length: usize) -> Error {
-    Error::Invalid(
-        Diagnosis::new(
-            "command-too-long",
-            format!(
-                "an argument of the command is {length} bytes long once it is escaped, above {MAX_STRING}"
-            ),
-        )
-        .cause("the engine carries text only, and other bytes take five times the room")
-        .fix("write it to a file, and pass the file's name"),
-    )
-}
-
 fn slow() -> Error {
     Error::Lost(
         Diagnosis::new(
@@ -302,7 +257,7 @@ fn slow() -> Error {
 fn unlike(line: &[u8]) -> Error {
     Error::Unavailable(
         Diagnosis::new("agent-protocol", "the sandbox's shell said something else than expected")
-            .cause(failure::plain(line))
+            .cause(plain(line))
             .fix("look at the image's /bin/sh; use another image"),
     )
 }

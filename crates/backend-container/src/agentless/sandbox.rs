@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use moltis_agent::{Closer, Inspect, Place};
+use moltis_agentless::{ScriptFiles, is_name};
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{
     Activity, Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox,
     SandboxId,
 };
 
-use super::files::EngineFiles;
 use super::steward::Steward;
+use super::tools::{self, Tools};
 use super::{FORSAKEN, exec, failure};
 use crate::engine::{Container, Engine};
 
@@ -122,7 +123,7 @@ impl Agentless {
         if expected.is_empty() {
             return Ok(());
         }
-        super::files::check_mounts(self, expected).await
+        tools::check_mounts(self, expected).await
     }
 
     /// Begins a use of it.
@@ -153,13 +154,6 @@ impl Agentless {
     }
 }
 
-/// A name that a shell can take away.
-fn is_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
-        && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
-}
-
 /// Tells the first process that somebody is there: always, where the sandbox is held, else while something runs.
 fn beats(sandbox: &Arc<Agentless>, held: bool) {
     let (weak, every): (Weak<Agentless>, _) = (Arc::downgrade(sandbox), sandbox.beat);
@@ -179,7 +173,7 @@ pub struct AgentlessSandbox {
     id: SandboxId,
     is_new: bool,
     inner: Arc<Agentless>,
-    files: EngineFiles,
+    files: ScriptFiles,
     closer: Box<dyn Closer>,
     inspector: Option<Arc<dyn Inspect>>,
 }
@@ -193,7 +187,7 @@ impl AgentlessSandbox {
         closer: Box<dyn Closer>,
         inspector: Option<Arc<dyn Inspect>>,
     ) -> Self {
-        let files = EngineFiles::new(Arc::clone(&inner));
+        let files = ScriptFiles::new(Arc::new(Tools(Arc::clone(&inner))));
         Self { id, is_new, inner, files, closer, inspector }
     }
 }

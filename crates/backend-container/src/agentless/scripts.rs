@@ -39,7 +39,7 @@ pass() {
     locks "$p" || continue
     if [ "$lock" != "$1" ]; then
       case $2$lock in
-        *unlimited|list*|term*) continue;;
+        *unlimited|list*|halt*|term*) continue;;
         # One that lowered its limit below all marks meant to hide.
         ????*?????????????) continue;;
       esac
@@ -49,6 +49,7 @@ pass() {
     case $2 in
       list) echo "p ${p#/proc/}"; count=$((count+1));;
       stop) case $st in T|t) ;; *) kill -STOP "${p#/proc/}" 2>/dev/null; count=$((count+1));; esac;;
+      halt) kill -STOP "${p#/proc/}" 2>/dev/null;;
       term) kill -TERM "${p#/proc/}" 2>/dev/null; kill -CONT "${p#/proc/}" 2>/dev/null;;
       kill) kill -KILL "${p#/proc/}" 2>/dev/null; count=$((count+1));;
     esac
@@ -58,7 +59,8 @@ echo .
 while read -r order one two rest; do
   case $order in
     list) pass "$one" list;;
-    term) pass "$one" term;;
+    # A shell whose child went first would tell of that.
+    term) pass "$one" halt; pass "$one" term;;
     kill)
       i=0
       while [ $i -lt 12 ]; do pass "$one" stop; [ $count = 0 ] && break; i=$((i+1)); done

@@ -1,4 +1,4 @@
-//! Archives on their way in: only files, directories and links with names that stay beneath reach the image's `tar`, and
+//! Archives on their way in: only files, directories and links with names that stay beneath reach the sandbox's `tar`, and
 //! in headers of our own, since every `tar` reads the odder ones in its own way.
 
 use std::collections::HashSet;
@@ -9,7 +9,7 @@ use moltis_sandbox::files::{ByteStream, TreeSummary};
 use moltis_sandbox::{Diagnosis, Error, Result};
 use tokio::io::AsyncWriteExt;
 
-use crate::engine::Sink;
+use crate::runs::Sink;
 
 /// Bytes that may be spent on remembering links.
 const MAX_REMEMBERED: usize = 16 << 20;
@@ -223,7 +223,7 @@ fn beneath(name: &[u8]) -> Result<Vec<u8>> {
 }
 
 fn refused(name: &[u8], what: &str) -> Error {
-    let name = super::failure::plain(name);
+    let name = crate::said::plain(name);
     Error::Invalid(Diagnosis::new("file-wrong-kind", format!("`{name}` in the archive is {what}")))
 }
 

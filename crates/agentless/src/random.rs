@@ -3,6 +3,9 @@
 use moltis_sandbox::{Diagnosis, Error, Result};
 
 /// This many random bytes.
+///
+/// # Errors
+/// When the kernel has none.
 pub fn bytes<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|errno| {

@@ -1,11 +1,12 @@
 //! Packages and named groups of them, by what each distribution calls them.
 
-use moltis_config::value::text::Package;
-use moltis_config::value::{Context, Text};
 use moltis_sandbox::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// What installs packages in an image.
+use crate::value::text::Package;
+use crate::value::{Context, Text};
+
+/// What installs packages in an image, or on a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Manager {
@@ -22,7 +23,7 @@ impl Manager {
     pub const ALL: [Self; 3] = [Self::Apt, Self::Apk, Self::Dnf];
 
     /// Where each is, in the order in which they are looked for.
-    pub(super) const PLACES: [(&str, Self); 4] = [
+    pub const PLACES: [(&str, Self); 4] = [
         ("/usr/bin/apt-get", Self::Apt),
         ("/sbin/apk", Self::Apk),
         ("/usr/bin/apk", Self::Apk),
@@ -282,7 +283,7 @@ pub fn groups_text() -> String {
 
 #[cfg(test)]
 mod tests {
-    use moltis_config::value::text::PACKAGE_GROUPS;
+    use crate::value::text::PACKAGE_GROUPS;
 
     use super::*;
 

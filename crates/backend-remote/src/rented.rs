@@ -1,0 +1,517 @@
+//! Sandboxes at a provider: made, found again, and removed, with a journal of all of them. What differs between providers
+//! is behind [`Provider`].
+
+use std::collections::HashSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use moltis_agent::Closer;
+use moltis_agentless::{hex, random_bytes};
+use moltis_sandbox::{
+    Backend, BackendName, Detection, Diagnosis, Error, Guarantees, Lifetime, Result, Sandbox, SandboxId,
+    SandboxRecord, SandboxSpec, Usable, blocking,
+};
+use sha2::{Digest, Sha256};
+use tokio::sync::{OnceCell, oneshot};
+
+use crate::failure;
+use crate::http::Failure;
+use crate::journal::{Entry, Journal, Lock, Ready, now_millis};
+use crate::machine::Machine;
+use crate::sandbox::{Remote, RemoteSandbox};
+
+/// How long a good answer to the question whether the token is good is remembered.
+const REMEMBERED: Duration = Duration::from_secs(60);
+/// How often a machine is looked for that may still be on its way.
+const LOOKS: u32 = 4;
+/// How often a machine is asked to go that is changing, and the time between.
+const REMOVALS: u32 = 60;
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// One account at a provider.
+#[async_trait]
+pub trait Provider: Send + Sync + 'static {
+    /// The provider's name, for people.
+    fn title(&self) -> &'static str;
+
+    /// Where its API answers.
+    fn api(&self) -> &str;
+
+    /// The account or project in which machines are looked for by name.
+    fn account(&self) -> &str;
+
+    /// What its answers are asked with; for nothing but to tell one from another.
+    fn secret(&self) -> &str;
+
+    /// What is spoken there.
+    fn version(&self) -> String;
+
+    /// What whoever uses it ought to know.
+    fn notes(&self) -> Vec<String>;
+
+    /// Whether the token may be used.
+    async fn try_out(&self) -> Result<(), Failure>;
+
+    /// Names of the machines that carry this word for a data directory.
+    async fn labelled(&self, instance: &str) -> Result<Vec<String>, Failure>;
+
+    /// Whether this spec can be kept at all, before anything is made.
+    ///
+    /// # Errors
+    /// `Refused`.
+    fn judge(&self, spec: &SandboxSpec) -> Result<()>;
+
+    /// Makes the machine that the entry names, once, and looks at it.
+    ///
+    /// # Errors
+    /// Those of the provider. What there may be of the machine by then is removed by whoever called.
+    async fn make(
+        &self,
+        entry: &Entry,
+        spec: &SandboxSpec,
+        instance: String,
+    ) -> Result<(Arc<dyn Machine>, Ready)>;
+
+    /// The machine, if it runs.
+    async fn running(&self, ready: &Ready) -> Result<Option<Arc<dyn Machine>>, Failure>;
+
+    /// The machine, if it runs or can be made to run again with what is on its disk.
+    async fn woken(&self, ready: &Ready) -> Result<Option<Arc<dyn Machine>>, Failure> {
+        self.running(ready).await
+    }
+
+    /// Ends it, before it is removed, where that is a call of its own. One that is over is no error.
+    async fn stop(&self, ready: &Ready) -> Result<(), Failure>;
+
+    /// Removes it by name.
+    async fn delete(&self, name: &str) -> Result<(), Failure>;
+}
+
+/// A backend whose sandboxes are machines of a provider.
+pub struct Rented<P> {
+    inner: Arc<Inner<P>>,
+}
+
+struct Inner<P> {
+    name: BackendName,
+    data_dir: PathBuf,
+    /// Absent, with the reason: there is not what it takes to speak to it.
+    provider: Result<P, Diagnosis>,
+    guarantees: Guarantees,
+    journal: Journal,
+    /// Whether what earlier processes left has been looked for.
+    swept: OnceCell<()>,
+}
+
+impl<P: Provider> Rented<P> {
+    /// For this account. Nothing is asked before it is used.
+    pub fn new(
+        name: BackendName,
+        data_dir: PathBuf,
+        provider: Result<P, Diagnosis>,
+        guarantees: Guarantees,
+    ) -> Self {
+        let journal = Journal::new(&data_dir, name.as_str());
+        Self {
+            inner: Arc::new(Inner { name, data_dir, provider, guarantees, journal, swept: OnceCell::new() }),
+        }
+    }
+}
+
+fn is_gone(failure: &Failure) -> bool {
+    matches!(failure.status(), Some(404 | 410))
+}
+
+impl<P: Provider> Inner<P> {
+    /// The provider, if there is what it takes to speak to it.
+    fn provider(&self) -> Result<&P> {
+        self.provider.as_ref().map_err(|why| Error::Unavailable(why.clone()))
+    }
+
+    fn title(&self) -> &'static str {
+        self.provider.as_ref().map_or("a provider", Provider::title)
+    }
+
+    /// Where it is remembered whether the token was good a moment ago, and a word for what was asked with, of which it is
+    /// no part.
+    fn remembered(&self, provider: &P) -> (PathBuf, String) {
+        let mut hash = Sha256::new();
+        for part in [provider.api(), provider.account(), provider.secret()] {
+            hash.update(part.as_bytes());
+            hash.update([0]);
+        }
+        let path = self.data_dir.join("remote").join(self.name.as_str()).join("detected");
+        (path, hex(&hash.finalize()[..16]))
+    }
+
+    async fn detect(&self) -> Detection {
+        let provider = match &self.provider {
+            Ok(provider) => provider,
+            Err(why) => return Detection::Unusable(why.clone()),
+        };
+        let (path, word) = self.remembered(provider);
+        let asked = (path.clone(), word.clone());
+        let fresh = blocking::short(move || is_fresh(&asked.0, &asked.1)).await.unwrap_or(false);
+        if !fresh {
+            if let Err(failure) = provider.try_out().await {
+                return Detection::Failing(failure::unavailable(&failure).diagnosis().clone());
+            }
+            let _ = blocking::short(move || remember(&path, &word)).await;
+        }
+        Detection::Usable(Box::new(Usable {
+            version: provider.version(),
+            guarantees: self.guarantees.clone(),
+            left_off: Vec::new(),
+            notes: provider.notes(),
+        }))
+    }
+
+    /// Work with the journal, which waits for the disk and for locks.
+    async fn on_disk<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Journal) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let journal = self.journal.clone();
+        blocking::long(move || work(&journal)).await.map_err(|broke| {
+            Error::Unavailable(Diagnosis::new("system-error", "work on the disk broke off").cause(broke))
+        })?
+    }
+
+    async fn forget(&self, id: SandboxId) -> Result<()> {
+        let forget = move |journal: &Journal| {
+            journal.forget(&id);
+            Ok(())
+        };
+        self.on_disk(forget).await
+    }
+
+    /// Removes what processes left that are no more: once in a process, before it makes anything.
+    async fn sweep(&self) {
+        let swept = self.swept.get_or_init(|| async {
+            if let Err(error) = self.sweep_now().await {
+                tracing::warn!(%error, provider = self.title(), "what earlier processes left cannot be looked for");
+            }
+        });
+        swept.await;
+    }
+
+    async fn sweep_now(&self) -> Result<()> {
+        let provider = self.provider()?;
+        for entry in self.on_disk(|journal| journal.all()).await? {
+            if !self.is_ours(&entry) {
+                continue;
+            }
+            let id = entry.id.clone();
+            // Whoever opens or ends it has the lock, and whoever keeps it the other one.
+            let locks = self
+                .on_disk(move |journal| {
+                    let Some(lock) = journal.try_lock(&id, "lock")? else { return Ok(None) };
+                    let Some(alive) = journal.alive(&id)? else { return Ok(None) };
+                    // It may have changed before the lock was had.
+                    Ok(journal.read(&id)?.map(|entry| (lock, alive, entry)))
+                })
+                .await?;
+            let Some((_lock, _alive, entry)) = locks else { continue };
+            let is_over = entry.ready.is_none() || entry.ephemeral;
+            if !is_over {
+                continue;
+            }
+            if self.end(provider, &entry).await.is_ok() {
+                let id = entry.id.clone();
+                self.forget(id).await?;
+            }
+        }
+        // What is not written down, such as a machine whose making nobody waited for. Names first: what is written down
+        // after this is made after this.
+        let instance = self.on_disk(|journal| journal.instance()).await?;
+        let names = provider.labelled(&instance).await.map_err(|error| failure::unavailable(&error))?;
+        let known: HashSet<String> =
+            self.on_disk(|journal| journal.all()).await?.into_iter().map(|entry| entry.name).collect();
+        for name in names.iter().filter(|name| !known.contains(*name)) {
+            tracing::info!(%name, provider = provider.title(), "a sandbox that nobody knows of is removed");
+            if let Err(error) = self.delete(provider, name, 1).await {
+                tracing::warn!(%name, %error, "it could not be removed");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is of the account that is set up.
+    fn is_ours(&self, entry: &Entry) -> bool {
+        let is = |provider: &P| entry.api == provider.api() && entry.project == provider.account();
+        self.provider.as_ref().is_ok_and(is)
+    }
+
+    /// Ends a machine and removes it at the provider. One that is gone is no error.
+    async fn end(&self, provider: &P, entry: &Entry) -> Result<(), Failure> {
+        if let Some(ready) = &entry.ready {
+            match provider.stop(ready).await {
+                Err(failure) if !is_gone(&failure) && !matches!(failure.status(), Some(400 | 409 | 422)) => {
+                    return Err(failure);
+                }
+                _ => {}
+            }
+        }
+        // One that was being made when its maker died may appear a moment later.
+        let looks = if entry.ready.is_none() { LOOKS } else { 1 };
+        self.delete(provider, &entry.name, looks).await
+    }
+
+    async fn delete(&self, provider: &P, name: &str, mut looks: u32) -> Result<(), Failure> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match provider.delete(name).await {
+                Err(failure) if is_gone(&failure) => {
+                    looks = looks.saturating_sub(1);
+                    if looks == 0 {
+                        return Ok(());
+                    }
+                }
+                // It is changing: being stopped, or being made.
+                Err(failure) if failure.status() == Some(409) && tries < REMOVALS => {}
+                done => return done,
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<()> {
+        let wanted = id.clone();
+        if self.on_disk(move |journal| journal.read(&wanted)).await?.is_none() {
+            return Ok(());
+        }
+        let wanted = id.clone();
+        let (_lock, entry) =
+            self.on_disk(move |journal| Ok((journal.lock(&wanted)?, journal.read(&wanted)?))).await?;
+        let Some(entry) = entry else { return Ok(()) };
+        self.remove_locked(&entry).await
+    }
+
+    async fn remove_locked(&self, entry: &Entry) -> Result<()> {
+        if !self.is_ours(entry) {
+            return Err(Error::Unavailable(
+                Diagnosis::new(
+                    "provider-other",
+                    "the sandbox is of another account or project than is set up",
+                )
+                .cause(format!("it was made at {} in the project {}", entry.api, entry.project))
+                .fix("set the token, project and address it was made with, and end it then"),
+            ));
+        }
+        self.end(self.provider()?, entry).await.map_err(|error| failure::unavailable(&error))?;
+        let id = entry.id.clone();
+        self.forget(id).await
+    }
+
+    /// The machine that is written down, if it is one that can be used.
+    async fn running(&self, entry: &Entry, wake: bool) -> Result<Option<(Ready, Arc<dyn Machine>)>> {
+        let Some(ready) = entry.ready.clone().filter(|_| self.is_ours(entry)) else { return Ok(None) };
+        let provider = self.provider()?;
+        let found = if wake { provider.woken(&ready).await } else { provider.running(&ready).await };
+        let found = found.map_err(|failure| failure::unavailable(&failure))?;
+        Ok(found.map(|machine| (ready, machine)))
+    }
+
+    async fn adopt(
+        self: &Arc<Self>,
+        id: &SandboxId,
+        fingerprint: Option<&str>,
+    ) -> Result<Option<Arc<dyn Sandbox>>> {
+        let wanted = id.clone();
+        let Some(entry) = self.on_disk(move |journal| journal.read(&wanted)).await? else { return Ok(None) };
+        if fingerprint.is_some_and(|wanted| wanted != entry.fingerprint) {
+            return Ok(None);
+        }
+        let Some((ready, machine)) = self.running(&entry, false).await? else { return Ok(None) };
+        Ok(Some(self.hand_out(&entry, &ready, machine, None, false)))
+    }
+
+    fn hand_out(
+        self: &Arc<Self>,
+        entry: &Entry,
+        ready: &Ready,
+        machine: Arc<dyn Machine>,
+        alive: Option<Lock>,
+        is_new: bool,
+    ) -> Arc<dyn Sandbox> {
+        let remote = Remote::new(machine, &ready.directory, &ready.told, entry.created_millis);
+        let closer = RentedCloser {
+            inner: Arc::clone(self),
+            id: entry.id.clone(),
+            alive: Mutex::new(alive),
+            closed: AtomicBool::new(false),
+        };
+        Arc::new(RemoteSandbox::new(entry.id.clone(), is_new, Arc::new(remote), Arc::new(closer)))
+    }
+
+    async fn open(self: &Arc<Self>, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let provider = self.provider()?;
+        provider.judge(spec)?;
+        self.sweep().await;
+        let (id, fingerprint) = (spec.id(), spec.fingerprint());
+        let wanted = id.clone();
+        let (_lock, known) =
+            self.on_disk(move |journal| Ok((journal.lock(&wanted)?, journal.read(&wanted)?))).await?;
+        if let Some(known) = known {
+            if known.fingerprint == fingerprint
+                && let Some((ready, machine)) = self.running(&known, true).await?
+            {
+                return Ok(self.hand_out(&known, &ready, machine, None, false));
+            }
+            self.remove_locked(&known).await?;
+        }
+        let ephemeral = spec.lifetime == Lifetime::Ephemeral;
+        let mut entry = Entry {
+            name: format!("moltis-{}-{}", &id.as_str()[..12], hex(&random_bytes::<8>()?)),
+            id,
+            api: provider.api().to_owned(),
+            project: provider.account().to_owned(),
+            fingerprint,
+            ephemeral,
+            created_millis: now_millis(),
+            ready: None,
+        };
+        let first = entry.clone();
+        // The lock's file may have gone with the old entry: what is written down now is known by a lock of its own.
+        let (alive, instance) = self
+            .on_disk(move |journal| {
+                let alive = if first.ephemeral { journal.alive(&first.id)? } else { None };
+                journal.write(&first)?;
+                Ok((alive, journal.instance()?))
+            })
+            .await?;
+        match provider.make(&entry, spec, instance).await {
+            Ok((machine, ready)) => {
+                entry.ready = Some(ready.clone());
+                let told = entry.clone();
+                let written = self.on_disk(move |journal| journal.write(&told)).await;
+                if let Err(error) = written {
+                    let _ = self.remove_locked(&entry).await;
+                    return Err(error);
+                }
+                Ok(self.hand_out(&entry, &ready, machine, alive, true))
+            }
+            Err(error) => {
+                // What cannot be removed now stays written down for the next sweep.
+                let _ = self.remove_locked(&entry).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+fn is_fresh(path: &Path, word: &str) -> bool {
+    let age =
+        std::fs::metadata(path).and_then(|about| about.modified()).ok().and_then(|at| at.elapsed().ok());
+    age.is_some_and(|age| age < REMEMBERED) && std::fs::read_to_string(path).is_ok_and(|there| there == word)
+}
+
+fn remember(path: &Path, word: &str) -> std::io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+    if let Some(folder) = path.parent() {
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    }
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(word.as_bytes())
+}
+
+#[async_trait]
+impl<P: Provider> Backend for Rented<P> {
+    fn name(&self) -> BackendName {
+        self.inner.name
+    }
+
+    async fn detect(&self) -> Detection {
+        self.inner.detect().await
+    }
+
+    async fn forget_detection(&self) {
+        if let Ok(provider) = &self.inner.provider {
+            let (path, _) = self.inner.remembered(provider);
+            let _ = blocking::short(move || std::fs::remove_file(path)).await;
+        }
+    }
+
+    async fn open(&self, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
+        let (inner, spec) = (Arc::clone(&self.inner), spec.clone());
+        let (sender, receiver) = oneshot::channel();
+        // Carried to its end even if the caller goes away, so that what is made is either handed out or removed.
+        tokio::spawn(async move {
+            let opened = inner.open(&spec).await;
+            if let Err(Ok(unwanted)) = sender.send(opened)
+                && unwanted.is_new()
+            {
+                let _ = unwanted.close().await;
+            }
+        });
+        receiver
+            .await
+            .unwrap_or_else(|_| Err(failure::unavailable(&Failure::Broken("it broke off".to_owned()))))
+    }
+
+    async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+        self.inner.adopt(&spec.id(), Some(&spec.fingerprint())).await
+    }
+
+    async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
+        self.inner.adopt(id, None).await
+    }
+
+    async fn list(&self) -> Result<Vec<SandboxRecord>> {
+        let mut records = Vec::new();
+        for entry in self.inner.on_disk(|journal| journal.all()).await? {
+            // One that cannot be asked after may run.
+            let running =
+                self.inner.provider.is_err() || !matches!(self.inner.running(&entry, false).await, Ok(None));
+            let Entry { id, fingerprint, created_millis, .. } = entry;
+            let created_secs = created_millis / 1000;
+            records.push(SandboxRecord { id, fingerprint, running, created_secs });
+        }
+        Ok(records)
+    }
+
+    async fn remove(&self, id: &SandboxId) -> Result<()> {
+        self.inner.remove(id).await
+    }
+}
+
+/// Ends a machine. One that was opened to end with its opener ends when this is dropped, too.
+struct RentedCloser<P: Provider> {
+    inner: Arc<Inner<P>>,
+    id: SandboxId,
+    alive: Mutex<Option<Lock>>,
+    closed: AtomicBool,
+}
+
+#[async_trait]
+impl<P: Provider> Closer for RentedCloser<P> {
+    async fn close(&self) -> Result<()> {
+        self.inner.remove(&self.id).await?;
+        self.closed.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for RentedCloser<P> {
+    fn drop(&mut self) {
+        let alive = self.alive.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if alive.is_none() || self.closed.load(Ordering::SeqCst) {
+            return;
+        }
+        let (inner, id) = (Arc::clone(&self.inner), self.id.clone());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                let _alive = alive;
+                if let Err(error) = inner.remove(&id).await {
+                    let provider = inner.title();
+                    tracing::warn!(%error, provider, "a sandbox could not be removed; the next start tries again");
+                }
+            });
+        }
+    }
+}
