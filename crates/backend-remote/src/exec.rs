@@ -157,6 +157,9 @@ struct Steered {
 #[async_trait]
 impl Steers for Steered {
     async fn signal(&self, signal: i32) -> Result<()> {
+        if self.pid == 0 {
+            return Ok(());
+        }
         let (signal, pid) = (signal.to_string(), self.pid.to_string());
         let argv = ["/bin/sh", "-c", scripts::SIGNAL, "sh", &signal, &pid].map(str::to_owned).to_vec();
         script(&*self.remote.machine, argv).await.map_err(|error| failure::unavailable(&error)).map(drop)

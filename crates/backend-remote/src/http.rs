@@ -17,11 +17,17 @@ use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use crate::retry::{self, Again};
 
 /// Largest answer that is kept in memory.
 const ANSWER_LIMIT: usize = 16 << 20;
+/// Largest message of a WebSocket.
+const MESSAGE_LIMIT: usize = 4 << 20;
 /// How long a connection may take to be made.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(20);
 /// Connections that are kept for the next calls.
@@ -80,6 +86,7 @@ impl std::fmt::Display for Failure {
 }
 
 /// What is asked.
+#[derive(Clone, Debug)]
 pub struct Call {
     /// HTTP method.
     pub method: Method,
@@ -87,7 +94,7 @@ pub struct Call {
     pub path: String,
     /// Body and its kind.
     pub body: Bytes,
-    /// What the body is.
+    /// What the body is; empty: nothing is said of it.
     pub content: &'static str,
     /// Further headers.
     pub headers: Vec<(&'static str, String)>,
@@ -98,6 +105,9 @@ pub struct Call {
 }
 
 type Connection = SendRequest<Full<Bytes>>;
+
+/// Messages both ways.
+pub type Socket = WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>;
 
 /// One provider.
 pub struct Client {
@@ -192,6 +202,33 @@ impl Client {
         })
     }
 
+    /// Turns a connection into one of messages. Made once.
+    ///
+    /// # Errors
+    /// The failure; an answer that is none of a WebSocket as `Answer`, whatever its status.
+    pub async fn socket(&self, call: &Call) -> Result<Socket, Failure> {
+        let key = generate_key();
+        let mut asked = call.clone();
+        asked.headers.extend([
+            ("connection", "Upgrade".to_owned()),
+            ("upgrade", "websocket".to_owned()),
+            ("sec-websocket-version", "13".to_owned()),
+            ("sec-websocket-key", key.clone()),
+        ]);
+        let answer = self.once(&asked).await?;
+        if answer.status().as_u16() != 101 {
+            return Err(self.refusal(answer).await);
+        }
+        let accepted = answer.headers().get("sec-websocket-accept").map(HeaderValue::as_bytes);
+        if accepted != Some(derive_accept_key(key.as_bytes()).as_bytes()) {
+            return Err(Failure::Unlike("the answer to a WebSocket is not one".to_owned()));
+        }
+        let upgraded = hyper::upgrade::on(answer).await;
+        let upgraded = upgraded.map_err(|error| Failure::Broken(error.to_string()))?;
+        let limits = WebSocketConfig::default().max_message_size(Some(MESSAGE_LIMIT));
+        Ok(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Client, Some(limits)).await)
+    }
+
     async fn once(&self, call: &Call) -> Result<Response<Incoming>, Failure> {
         let mut request = self.request(call)?;
         loop {
@@ -249,8 +286,10 @@ impl Client {
             .header(HOST, &self.authority)
             .header(AUTHORIZATION, secret)
             .header(USER_AGENT, concat!("moltis/", env!("CARGO_PKG_VERSION")))
-            .header("accept", "*/*")
-            .header("content-type", call.content);
+            .header("accept", "*/*");
+        if !call.content.is_empty() {
+            builder = builder.header("content-type", call.content);
+        }
         for (name, value) in self.headers.iter().chain(&call.headers) {
             builder = builder.header(*name, value);
         }
@@ -284,7 +323,7 @@ impl Client {
             .await
             .map_err(|error| Failure::Unreachable(format!("{}: {error}", self.authority)))?;
         tokio::spawn(async move {
-            let _ = connection.await;
+            let _ = connection.with_upgrades().await;
         });
         Ok(sender)
     }

@@ -4,6 +4,7 @@
 //! promises is done by a small shell script around each command ([`scripts`]), and by a journal on this side that knows of
 //! every machine before it is made.
 
+pub mod daytona;
 mod exec;
 mod failure;
 mod http;
@@ -17,4 +18,5 @@ mod scripts;
 mod tools;
 pub mod vercel;
 
+pub use daytona::DaytonaConfig;
 pub use vercel::VercelConfig;

@@ -15,6 +15,8 @@ pub struct Run {
     pub env: Vec<(String, String)>,
     /// When the provider is to kill it, should nobody else have done so.
     pub within: Duration,
+    /// Whether it is only a look at the machine, and no use of it.
+    pub quiet: bool,
 }
 
 /// Output, in the order in which each stream has it.

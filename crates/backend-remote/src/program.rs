@@ -65,7 +65,7 @@ pub struct End {
 
 /// A program that runs. Dropping it ends its descent.
 pub struct Program {
-    /// Its process id inside.
+    /// Its process id inside; 0 if it was ended before it ran.
     pub pid: u32,
     /// Its input.
     pub stdin: Option<Sink>,
@@ -140,7 +140,17 @@ impl Ending {
 
 /// Runs a script of ours as it is, without anything around it, and returns what it prints.
 pub async fn script(machine: &dyn Machine, argv: Vec<String>) -> Result<String, Failure> {
-    let run = Run { argv, env: vec![("LC_ALL".into(), "C".into())], within: Duration::from_secs(120) };
+    script_within(machine, argv, Duration::from_secs(120), false).await
+}
+
+/// The same for one that may take this long; `quiet`: it is no use of the machine.
+pub async fn script_within(
+    machine: &dyn Machine,
+    argv: Vec<String>,
+    within: Duration,
+    quiet: bool,
+) -> Result<String, Failure> {
+    let run = Run { argv, env: vec![("LC_ALL".into(), "C".into())], within, quiet };
     let mut output = machine.run(run).await?;
     let mut said = String::new();
     let work = async {
@@ -154,7 +164,7 @@ pub async fn script(machine: &dyn Machine, argv: Vec<String>) -> Result<String, 
         }
         Ok(())
     };
-    tokio::time::timeout(Duration::from_secs(150), work)
+    tokio::time::timeout(within + Duration::from_secs(30), work)
         .await
         .map_err(|_| Failure::Broken("the sandbox is silent".to_owned()))??;
     Ok(said)
@@ -198,7 +208,7 @@ impl Program {
         let within = wanted.timeout.map_or(LONGEST, |timeout| timeout + BEYOND);
         let mut descent =
             Descent { machine: Arc::clone(machine), room, mark, tag: tag.clone(), is_over: false };
-        let begun = machine.run(Run { argv, env: wanted.env, within }).await;
+        let begun = machine.run(Run { argv, env: wanted.env, within, quiet: false }).await;
         let output = begun.map_err(|error| {
             let error = failure::before(&error);
             if !matches!(error, Error::Lost(_)) {
@@ -240,7 +250,11 @@ impl Program {
         let (mut line, mut others) = (Vec::new(), Vec::new());
         loop {
             let Some((stream, piece)) = self.next().await? else {
-                return Err(failure::unavailable(&Failure::Unlike(plain(&line))));
+                // Its time was up, or it was to end, before it could say so.
+                return match &self.end {
+                    Some(end) if end.why != '-' => Ok(0),
+                    _ => Err(failure::unavailable(&Failure::Unlike(plain(&line)))),
+                };
             };
             if stream == Stream::Stderr {
                 others.push((stream, piece));
@@ -437,7 +451,7 @@ async fn feed(
         if let Some(waited) = (number + 1).checked_sub(AHEAD) {
             let taken = scripts::taken(all);
             let argv = ["/bin/sh", "-c", &taken, "sh", &tag, &waited.to_string()].map(str::to_owned).to_vec();
-            let run = Run { argv, env: Vec::new(), within: LONGEST };
+            let run = Run { argv, env: Vec::new(), within: LONGEST, quiet: false };
             let Ok(mut output) = machine.run(run).await else { return };
             tokio::select! {
                 () = async { while let Ok(Some(_)) = output.next().await {} } => {}

@@ -15,7 +15,7 @@ use moltis_sandbox::{
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
-use crate::program::script;
+use crate::program::{script, script_within};
 use crate::tools::Tools;
 use crate::{exec, failure, scripts};
 
@@ -140,6 +140,13 @@ pub struct Told {
     launch: String,
 }
 
+impl Told {
+    /// Its user's home.
+    pub fn home(&self) -> &str {
+        &self.home
+    }
+}
+
 /// A running sandbox on a rented machine.
 pub struct RemoteSandbox {
     id: SandboxId,
@@ -173,11 +180,11 @@ impl Sandbox for RemoteSandbox {
 
     async fn activity(&self) -> Result<Activity> {
         let argv = ["/bin/sh", "-c", &scripts::uses(self.remote.room)].map(str::to_owned).to_vec();
-        let said =
-            script(&*self.remote.machine, argv).await.map_err(|error| match failure::before(&error) {
-                Error::Lost(diagnosis) => Error::Unavailable(diagnosis),
-                error => error,
-            })?;
+        let said = script_within(&*self.remote.machine, argv, Duration::from_secs(120), true);
+        let said = said.await.map_err(|error| match failure::before(&error) {
+            Error::Lost(diagnosis) => Error::Unavailable(diagnosis),
+            error => error,
+        })?;
         let numbers: Vec<f64> = said
             .lines()
             .find_map(|line| line.strip_prefix("uses "))

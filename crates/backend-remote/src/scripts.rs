@@ -151,9 +151,10 @@ while [ $i -lt 3000 ]; do
   sleep 0.01
   i=$((i+1))
 done
-rm -rf "$room"
+# Before it stops counting as one that runs.
 read -r now x </proc/uptime
 echo "$now" >"$all/last"
+rm -rf "$room"
 exit 0"#;
 
 /// Turns itself into a program, after saying so. Arguments: mark, whether all that follows is escaped, names of the

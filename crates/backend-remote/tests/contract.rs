@@ -10,7 +10,7 @@ use moltis_testkit::{Subject, runner};
 use crate::rig::{Rig, config};
 
 /// What the contract asks for and machines at a provider do not have.
-const APART: &[(&str, &str)] = &[
+pub const APART: &[(&str, &str)] = &[
     ("exec.cwd-default", WORKSPACE),
     ("lifetime.same-key-same-sandbox", WORKSPACE),
     ("lifetime.idle", CLOCK),
@@ -63,17 +63,23 @@ async fn holds(wanted: &[&str]) {
         Subject::new("vercel", move |folders| Arc::new(vercel::backend(config(&url, &folders.data))))
             .beside(&beside);
     subject.apart = APART;
+    let mut failed = run(&subject, wanted).await;
+    failed.extend(rig.vercel.wrong());
+    failed.extend(rig.vercel.machines().into_iter().map(|name| format!("{name} is left")));
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+/// Runs these cases, and says what failed.
+pub async fn run(subject: &Subject, wanted: &[&str]) -> Vec<String> {
     let mut failed = Vec::new();
-    for case in moltis_testkit::contract() {
+    for case in moltis_testkit::contract().into_iter().chain(moltis_testkit::attacks()) {
         if wanted.iter().any(|wanted| case.id.starts_with(wanted)) {
-            let report = runner::run_here(&subject, &case).await;
+            let report = runner::run_here(subject, &case).await;
             println!("{:40} {:6} ms {:?}", case.id, report.millis, report.result);
             failed.extend(report.result.err().map(|fail| format!("{}: {fail}", case.id)));
         }
     }
-    failed.extend(rig.vercel.wrong());
-    failed.extend(rig.vercel.machines().into_iter().map(|name| format!("{name} is left")));
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    failed
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -99,6 +105,15 @@ async fn files_are_worked_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sandboxes_live_and_end() {
     holds(&["lifetime.", "find.", "activity.", "adopt.", "concurrency."]).await;
+}
+
+/// What a hostile command tries that is not a matter of the provider's own walls.
+pub const ATTACKS: &[&str] =
+    &["attack.leaked-descriptors", "attack.daemon-after-time-out", "attack.output-flood"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_commands_get_nowhere() {
+    holds(ATTACKS).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

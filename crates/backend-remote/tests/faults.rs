@@ -269,10 +269,15 @@ async fn a_process_that_is_killed_at_any_moment_leaves_nothing() {
     assert_eq!(rig.vercel.wrong(), Vec::<String>::new());
 }
 
-/// Keeps all that is logged.
+/// Keeps all that is logged from now on.
+pub fn keep_logs() {
+    let _ = tracing::subscriber::set_global_default(Everything);
+}
+
 struct Everything;
 
-fn logged() -> &'static Mutex<String> {
+/// What was logged so far.
+pub fn logged() -> &'static Mutex<String> {
     static LOGGED: OnceLock<Mutex<String>> = OnceLock::new();
     LOGGED.get_or_init(Mutex::default)
 }
@@ -306,7 +311,7 @@ impl tracing::Subscriber for Everything {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_secret_is_logged_told_or_written() {
-    let _ = tracing::subscriber::set_global_default(Everything);
+    keep_logs();
     let rig = Rig::new().await;
     let backend = rig.backend();
     // The provider itself says the token in its errors.

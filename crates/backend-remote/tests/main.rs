@@ -3,5 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod contract;
+mod daytona;
+mod daytona_contract;
 mod faults;
 mod rig;

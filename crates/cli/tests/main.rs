@@ -5,6 +5,8 @@ mod bad_input;
 mod bench;
 mod completions;
 mod config;
+#[cfg(feature = "remote")]
+mod daytona;
 mod deploy;
 mod exec;
 #[cfg(feature = "serve")]

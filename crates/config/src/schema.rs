@@ -260,7 +260,7 @@ section! {
         daytona_api_url: required Url = "https://app.daytona.io/api".to_owned(), "E", "DAYTONA_API_URL";
         /// Daytona region
         daytona_target: optional Word = "", "E", "DAYTONA_TARGET";
-        /// Image of Daytona sandboxes
+        /// Image (with a tag) or snapshot (without) that Daytona sandboxes start from
         daytona_image: optional Word = "", "E";
         /// The Firecracker program
         firecracker_bin: required AbsolutePath = PathBuf::from("/usr/local/bin/firecracker"), "";

@@ -114,29 +114,38 @@ impl Registry {
 /// Sandboxes at providers, if this program was built with them. One without a token says what is missing, and asks
 /// nobody.
 #[cfg(feature = "remote")]
-fn remote(config: &Config) -> Option<Arc<dyn Backend>> {
-    use moltis_backend_remote::{VercelConfig, vercel};
+fn remote(config: &Config) -> Vec<Arc<dyn Backend>> {
+    use moltis_backend_remote::{DaytonaConfig, VercelConfig, daytona, vercel};
 
     let sandbox = &config.tools.exec.sandbox;
     let word =
         |setting: &Option<moltis_sandbox::Setting<String>>| setting.as_ref().map(|word| word.value.clone());
-    Some(Arc::new(vercel::backend(VercelConfig {
-        data_dir: config.data_dir.value.clone(),
-        api_url: sandbox.vercel_api_url.value.clone(),
-        token: sandbox.vercel_token.as_ref().map(|token| token.value.clone()),
-        project: word(&sandbox.vercel_project_id),
-        team: word(&sandbox.vercel_team_id),
-        runtime: sandbox.vercel_runtime.value.to_string(),
-        timeout: std::time::Duration::from_millis(sandbox.vercel_timeout_ms.value),
-        vcpus: u32::try_from(sandbox.vercel_vcpus.value).unwrap_or(2),
-        snapshot: word(&sandbox.vercel_snapshot_id),
-    })))
+    vec![
+        Arc::new(vercel::backend(VercelConfig {
+            data_dir: config.data_dir.value.clone(),
+            api_url: sandbox.vercel_api_url.value.clone(),
+            token: sandbox.vercel_token.as_ref().map(|token| token.value.clone()),
+            project: word(&sandbox.vercel_project_id),
+            team: word(&sandbox.vercel_team_id),
+            runtime: sandbox.vercel_runtime.value.to_string(),
+            timeout: std::time::Duration::from_millis(sandbox.vercel_timeout_ms.value),
+            vcpus: u32::try_from(sandbox.vercel_vcpus.value).unwrap_or(2),
+            snapshot: word(&sandbox.vercel_snapshot_id),
+        })),
+        Arc::new(daytona::backend(DaytonaConfig {
+            data_dir: config.data_dir.value.clone(),
+            api_url: sandbox.daytona_api_url.value.clone(),
+            key: sandbox.daytona_api_key.as_ref().map(|key| key.value.clone()),
+            target: word(&sandbox.daytona_target),
+            image: word(&sandbox.daytona_image),
+        })),
+    ]
 }
 
 /// Sandboxes at providers, if this program was built with them.
 #[cfg(not(feature = "remote"))]
-fn remote(_: &Config) -> Option<Arc<dyn Backend>> {
-    None
+fn remote(_: &Config) -> Vec<Arc<dyn Backend>> {
+    Vec::new()
 }
 
 /// The in-process shell, if this program was built with it.

@@ -1,6 +1,7 @@
 //! Stand-ins for providers: small servers that keep state, really run commands, refuse whatever the records of the official
 //! clients do not know, and fail when they are told to.
 
+pub mod daytona;
 pub mod http;
 pub mod shapes;
 pub mod vercel;
@@ -20,4 +21,12 @@ pub enum Fault {
     Junk(&'static str),
     /// A machine with another network policy than was asked for is made.
     OtherPolicy,
+    /// It is done after this long.
+    Slow(std::time::Duration),
+    /// Another state than the true one is told.
+    State(&'static str),
+    /// The machine that is made does not start.
+    Fails,
+    /// A part of it is done.
+    Partial,
 }

@@ -6,10 +6,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 
 /// Largest body that is taken.
 const MAX_BODY: usize = 64 << 20;
@@ -44,6 +50,13 @@ pub enum Reply {
     },
     /// Lines that come over time; the connection is cut if an error comes.
     Stream(mpsc::Receiver<Result<Bytes, ()>>),
+    /// A WebSocket whose messages come over time; the connection is cut if an error comes.
+    Socket {
+        /// The caller's key.
+        key: String,
+        /// Messages.
+        messages: mpsc::Receiver<Result<Bytes, ()>>,
+    },
     /// No answer: the connection is closed.
     Cut,
 }
@@ -90,6 +103,7 @@ async fn serve(stream: TcpStream, handler: Handler) {
     while let Some(asked) = read(&mut stream).await {
         let done = match handler(asked).await {
             Reply::Cut => return,
+            Reply::Socket { key, messages } => return socket(stream, &key, messages).await,
             Reply::Whole { status, kind, headers, body } => {
                 let mut head = format!(
                     "HTTP/1.1 {status} X\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n",
@@ -121,6 +135,41 @@ async fn serve(stream: TcpStream, handler: Handler) {
             return;
         }
     }
+}
+
+/// Sends messages until there are no more, and then says so.
+async fn socket(
+    mut stream: BufStream<TcpStream>,
+    key: &str,
+    mut messages: mpsc::Receiver<Result<Bytes, ()>>,
+) {
+    let accept = derive_accept_key(key.as_bytes());
+    let head = format!(
+        "HTTP/1.1 101 X\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: {accept}\r\n\r\n"
+    );
+    if write(&mut stream, &[head.as_bytes()]).await.is_err() {
+        return;
+    }
+    let mut socket = WebSocketStream::from_raw_socket(stream, Role::Server, None).await;
+    loop {
+        tokio::select! {
+            message = messages.recv() => match message {
+                Some(Ok(bytes)) => if socket.send(Message::Binary(bytes)).await.is_err() {
+                    return;
+                },
+                Some(Err(())) => return,
+                None => break,
+            },
+            // Nothing is said to it; it is over when the caller goes.
+            said = socket.next() => match said {
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                Some(Ok(_)) => {}
+            },
+        }
+    }
+    let frame = CloseFrame { code: CloseCode::Normal, reason: "".into() };
+    let _ = socket.close(Some(frame)).await;
+    while let Some(Ok(_)) = socket.next().await {}
 }
 
 async fn write(stream: &mut BufStream<TcpStream>, parts: &[&[u8]]) -> std::io::Result<()> {

@@ -1,0 +1,141 @@
+//! One sandbox at Daytona as a machine: programs in sessions of its toolbox, files by upload.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use moltis_agentless::{hex, is_name, random_bytes};
+use tokio::sync::Mutex;
+
+use super::logs::Logs;
+use super::toolbox::Toolbox;
+use crate::http::Failure;
+use crate::machine::{Machine, Output, Run};
+
+/// A sandbox.
+pub struct DaytonaMachine {
+    toolbox: Arc<Toolbox>,
+    /// For how long after it was last seen to run, or told that it is in use, it is not told so again.
+    fresh: Duration,
+    seen: Mutex<Instant>,
+}
+
+impl DaytonaMachine {
+    /// One that was just seen to run, and that stops after this many minutes without use (0: never).
+    pub fn new(toolbox: Arc<Toolbox>, stops_after: u64) -> Self {
+        // Half of its time, and less than the time between two reminders where that is short.
+        let fresh = Duration::from_secs(stops_after.saturating_mul(30))
+            .clamp(Duration::from_secs(25), Duration::from_secs(600));
+        Self { toolbox, fresh, seen: Mutex::new(Instant::now()) }
+    }
+
+    /// What runs commands in it.
+    pub fn toolbox(&self) -> &Arc<Toolbox> {
+        &self.toolbox
+    }
+}
+
+#[async_trait]
+impl Machine for DaytonaMachine {
+    async fn run(&self, run: Run) -> Result<Box<dyn Output>, Failure> {
+        let line = line(&run)?;
+        let session = format!("moltis-{}", hex(&random()?));
+        self.toolbox.begin(&session, run.quiet).await?;
+        let command = match self.toolbox.run(&session, &line, run.quiet).await {
+            Ok(command) => command,
+            Err(failure) => {
+                // What may have begun there is somebody else's to end; the session holds nothing then.
+                let (toolbox, session) = (Arc::clone(&self.toolbox), session);
+                tokio::spawn(async move { toolbox.end(&session).await });
+                return Err(failure);
+            }
+        };
+        Ok(Box::new(Logs::new(Arc::clone(&self.toolbox), session, command)))
+    }
+
+    async fn put(&self, files: Vec<(String, Bytes)>) -> Result<(), Failure> {
+        self.toolbox.upload(&files).await
+    }
+
+    async fn lives(&self) -> Result<bool, Failure> {
+        match self.toolbox.daytona().sandbox(self.toolbox.id()).await {
+            Ok(told) => Ok(told.state() == "started"),
+            Err(failure) if failure.status() == Some(404) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    async fn keep(&self, _: Duration) -> Result<(), Failure> {
+        let mut seen = self.seen.lock().await;
+        if seen.elapsed() < self.fresh {
+            return Ok(());
+        }
+        if !self.lives().await? {
+            return Err(Failure::Answer {
+                status: 410,
+                code: Some("sandbox_not_started".to_owned()),
+                message: "the sandbox does not run".to_owned(),
+                retry_after: None,
+            });
+        }
+        self.toolbox.daytona().used(self.toolbox.id()).await?;
+        *seen = Instant::now();
+        Ok(())
+    }
+}
+
+fn random() -> Result<[u8; 16], Failure> {
+    random_bytes().map_err(|error| Failure::Unlike(error.to_string()))
+}
+
+/// A program as a line for the shell of a session. Variables are set before it, and so are no arguments of any process;
+/// it is in a session of the kernel's own, so that what it leaves behind does not end with the provider's.
+fn line(run: &Run) -> Result<String, Failure> {
+    let mut line = String::new();
+    for (name, value) in &run.env {
+        if !is_name(name) {
+            return Err(Failure::Unlike(format!(
+                "the variable {} has a name that no shell takes",
+                name.chars().map(|c| if c.is_control() { ' ' } else { c }).take(100).collect::<String>()
+            )));
+        }
+        line.push_str(&format!("{name}={} ", quoted(value)));
+    }
+    let argv: Vec<String> = run.argv.iter().map(|word| quoted(word)).collect();
+    line.push_str(&argv.join(" "));
+    // The shell's own input is the provider's way to send the next line.
+    line.push_str(" </dev/null");
+    Ok(line)
+}
+
+/// A word that means itself to every shell.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_means_itself_to_a_shell() {
+        let words =
+            ["printf", "[%s]", "a b", "it's", "$HOME `id` \\ \"x\"", "line\nbreak", "", "!1", "-n", "ж*?~"];
+        let run = Run {
+            argv: words.map(str::to_owned).to_vec(),
+            env: vec![("A".into(), "1 2'3".into()), ("LC_ALL".into(), "C".into())],
+            within: Duration::from_secs(1),
+            quiet: false,
+        };
+        for shell in ["sh", "bash"] {
+            let said = std::process::Command::new(shell).arg("-c").arg(line(&run).unwrap()).output().unwrap();
+            let want: String = words[2..].iter().map(|word| format!("[{word}]")).collect();
+            assert_eq!(String::from_utf8(said.stdout).unwrap(), want, "{shell}");
+        }
+        let run = Run { argv: ["sh", "-c", "echo \"$A\""].map(str::to_owned).to_vec(), ..run };
+        let said = std::process::Command::new("sh").arg("-c").arg(line(&run).unwrap()).output().unwrap();
+        assert_eq!(said.stdout, b"1 2'3\n");
+        assert!(line(&Run { env: vec![("a.b;id".into(), String::new())], ..run }).is_err());
+    }
+}

@@ -1,0 +1,581 @@
+//! A stand-in for Daytona: its API and the toolboxes of its sandboxes. These are sandboxes of another backend, so that
+//! commands really run.
+
+mod commands;
+mod files;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use moltis_sandbox::{Backend, Lifetime, Network, Origin, Sandbox, SandboxSpec, SessionKey, Setting};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::Fault;
+use super::http::{Asked, Reply, Server};
+use super::shapes;
+use commands::Session;
+
+/// What the official clients were recorded to send.
+const SHAPES: &str = include_str!("daytona.shapes");
+/// What the provider's documents name besides, and the recorded clients did not send.
+const DOCUMENTED: &str = "GET /api/sandbox ? cursor labels limit :\n";
+/// Headers that the official clients were recorded to send, or the provider's documents name.
+const HEADERS: [&str; 16] = [
+    "accept",
+    "accept-encoding",
+    "authorization",
+    "connection",
+    "content-length",
+    "content-type",
+    "host",
+    "sec-websocket-extensions",
+    "sec-websocket-key",
+    "sec-websocket-version",
+    "upgrade",
+    "user-agent",
+    "x-daytona-organization-id",
+    "x-daytona-sdk-version",
+    "x-daytona-skip-last-activity-update",
+    "x-daytona-source",
+];
+/// What a sandbox does not have whose state is another.
+const STARTED: &str = "started";
+
+/// A stand-in. Its sandboxes end with it.
+pub struct Daytona {
+    state: Arc<State>,
+    server: Server,
+}
+
+/// Which generation of servers it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Age {
+    /// Toolboxes have an address of their own, and output is followed over a WebSocket.
+    Newer,
+    /// Toolboxes lie below the API, and output is asked for.
+    Older,
+}
+
+struct State {
+    age: Age,
+    machines: Arc<dyn Backend>,
+    url: Mutex<String>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    number: u64,
+    boxes: BTreeMap<String, Arc<One>>,
+    faults: Vec<(String, String, Fault, u32)>,
+    wrong: Vec<String>,
+    calls: Vec<String>,
+    made: u64,
+}
+
+/// One sandbox.
+struct One {
+    id: String,
+    name: String,
+    asked: Value,
+    blocked: Mutex<bool>,
+    state: watch::Sender<&'static str>,
+    used: Mutex<Instant>,
+    machine: Arc<dyn Sandbox>,
+    sessions: Mutex<BTreeMap<String, Arc<Session>>>,
+}
+
+fn answer(status: u16, body: &Value) -> Reply {
+    let kind = "application/json; charset=utf-8";
+    Reply::Whole { status, kind, headers: Vec::new(), body: body.to_string().into_bytes() }
+}
+
+fn nothing(status: u16) -> Reply {
+    Reply::Whole { status, kind: "text/plain", headers: Vec::new(), body: Vec::new() }
+}
+
+/// The API's kind of error.
+fn refusal(status: u16, error: &str, message: &str) -> Reply {
+    answer(
+        status,
+        &json!({ "path": "/api", "timestamp": "2026-11-29T17:55:45.801Z", "statusCode": status, "error": error, "message": message }),
+    )
+}
+
+/// The toolbox's kind of error.
+fn failed(status: u16, code: &str, message: &str) -> Reply {
+    answer(
+        status,
+        &json!({
+            "statusCode": status, "message": message, "code": code, "source": "DAYTONA_DAEMON",
+            "timestamp": "2026-11-29T17:55:45.801Z", "path": "/", "method": "POST",
+        }),
+    )
+}
+
+impl Daytona {
+    /// The only key that it knows.
+    pub const KEY: &'static str = "daytona-stand-in-key-7f2c";
+    /// The account's default snapshot, and one more.
+    pub const SNAPSHOTS: [&'static str; 2] = ["daytona-small", "moltis-stand-in"];
+
+    /// Starts one whose sandboxes are those of this backend.
+    pub async fn start(machines: Arc<dyn Backend>, age: Age) -> Self {
+        let state = Arc::new(State { age, machines, url: Mutex::default(), inner: Mutex::default() });
+        let shared = Arc::clone(&state);
+        let server = Server::start(Arc::new(move |asked| {
+            let state = Arc::clone(&shared);
+            Box::pin(async move { state.faulty(asked).await })
+        }))
+        .await;
+        state.url.lock().unwrap().clone_from(&server.url);
+        Self { state, server }
+    }
+
+    /// Where its API is.
+    pub fn url(&self) -> String {
+        format!("{}/api", self.server.url)
+    }
+
+    /// Lets the next calls fail whose method is this and whose path holds this.
+    pub fn fail(&self, method: &str, path: &str, fault: Fault, times: u32) {
+        self.state.inner.lock().unwrap().faults.push((method.to_owned(), path.to_owned(), fault, times));
+    }
+
+    /// What it was asked that no record knows.
+    pub fn wrong(&self) -> Vec<String> {
+        self.state.inner.lock().unwrap().wrong.clone()
+    }
+
+    /// Every call, as method and path.
+    pub fn calls(&self) -> Vec<String> {
+        self.state.inner.lock().unwrap().calls.clone()
+    }
+
+    /// Names of sandboxes that there are.
+    pub fn machines(&self) -> Vec<String> {
+        self.state.inner.lock().unwrap().boxes.keys().cloned().collect()
+    }
+
+    /// What was asked for when they were made, by name.
+    pub fn asked(&self) -> BTreeMap<String, Value> {
+        let inner = self.state.inner.lock().unwrap();
+        inner.boxes.iter().map(|(name, one)| (name.clone(), one.asked.clone())).collect()
+    }
+
+    /// How many were ever made.
+    pub fn made(&self) -> u64 {
+        self.state.inner.lock().unwrap().made
+    }
+
+    /// Sessions of toolboxes that were not ended.
+    pub fn sessions(&self) -> usize {
+        let inner = self.state.inner.lock().unwrap();
+        inner.boxes.values().map(|one| one.sessions.lock().unwrap().len()).sum()
+    }
+
+    /// Stops all sandboxes, as when nobody used them: those that end when they stop are gone.
+    pub async fn expire(&self) {
+        for one in self.all() {
+            self.state.stop(&one).await;
+        }
+    }
+
+    /// Removes all sandboxes, as when their time after a stop is up or somebody removes them in the dashboard.
+    pub async fn remove_all(&self) {
+        for one in self.all() {
+            self.state.destroy(&one).await;
+        }
+    }
+
+    /// Makes all sandboxes be in this state, or be told to be.
+    pub fn put_into(&self, state: &'static str) {
+        for one in self.all() {
+            one.state.send_replace(state);
+        }
+    }
+
+    fn all(&self) -> Vec<Arc<One>> {
+        self.state.inner.lock().unwrap().boxes.values().cloned().collect()
+    }
+}
+
+impl One {
+    fn tell(&self, proxy: Option<String>) -> Value {
+        let body = &self.asked;
+        let mut told = json!({
+            "id": self.id, "organizationId": "11111111-1111-4111-8111-111111111111", "name": self.name,
+            "snapshot": body["snapshot"].as_str().unwrap_or("daytona-small"), "user": "daytona", "env": body["env"],
+            "labels": body["labels"], "public": false, "networkBlockAll": *self.blocked.lock().unwrap(), "kvm": false,
+            "target": body["target"].as_str().unwrap_or("us"), "cpu": 1, "gpu": 0, "memory": 1, "disk": 3,
+            "state": *self.state.borrow(), "desiredState": "started", "recoverable": false, "backupState": "None",
+            "autoStopInterval": body["autoStopInterval"], "autoArchiveInterval": 10080,
+            "autoDeleteInterval": body["autoDeleteInterval"], "volumes": [], "sandboxClass": "container",
+            "createdAt": "2026-11-29T17:55:45.801Z", "updatedAt": "2026-11-29T17:55:45.801Z",
+            "lastActivityAt": "2026-11-29T17:55:45.801Z", "daemonVersion": "0.218.0", "runnerId": "runner-1",
+        });
+        if body["domainAllowList"].is_string() {
+            told["domainAllowList"] = body["domainAllowList"].clone();
+        }
+        if *self.state.borrow() == "error" {
+            told["errorReason"] = json!(format!("as told; the key is {}", Daytona::KEY));
+        }
+        if let Some(proxy) = proxy {
+            told["toolboxProxyUrl"] = json!(proxy);
+        }
+        told
+    }
+
+    fn is(&self, state: &str) -> bool {
+        *self.state.borrow() == state
+    }
+}
+
+impl State {
+    fn fault(&self, asked: &Asked) -> Option<Fault> {
+        let mut inner = self.inner.lock().unwrap();
+        let at = inner.faults.iter().position(|(method, path, _, times)| {
+            *times > 0 && *method == asked.method && asked.path.contains(path.as_str())
+        })?;
+        inner.faults[at].3 -= 1;
+        Some(inner.faults[at].2.clone())
+    }
+
+    async fn faulty(self: Arc<Self>, asked: Asked) -> Reply {
+        self.inner.lock().unwrap().calls.push(format!("{} {}", asked.method, asked.path));
+        match self.fault(&asked) {
+            Some(Fault::Status(status, code, wait)) => {
+                let mut reply =
+                    refusal(status, code, &format!("as told: {code}; the key is {}", Daytona::KEY));
+                if let (Reply::Whole { headers, .. }, Some(wait)) = (&mut reply, wait) {
+                    headers.push(("retry-after", wait.to_string()));
+                }
+                reply
+            }
+            Some(Fault::CutBefore) => Reply::Cut,
+            Some(Fault::CutAfter) => {
+                // Whoever hears of it has gone away.
+                let _ = self.answer(asked, None).await;
+                Reply::Cut
+            }
+            Some(Fault::Slow(time)) => {
+                tokio::time::sleep(time).await;
+                self.answer(asked, None).await
+            }
+            Some(Fault::Junk(body)) => {
+                Reply::Whole { status: 200, kind: "text/html", headers: Vec::new(), body: body.into() }
+            }
+            fault => self.answer(asked, fault).await,
+        }
+    }
+
+    fn bad(&self, what: String) -> Reply {
+        let reply = refusal(400, "Bad Request", &what);
+        self.inner.lock().unwrap().wrong.push(what);
+        reply
+    }
+
+    async fn answer(self: &Arc<Self>, asked: Asked, fault: Option<Fault>) -> Reply {
+        let header = |name: &str| asked.headers.get(name).map(String::as_str).unwrap_or_default();
+        if header("authorization") != format!("Bearer {}", Daytona::KEY) {
+            return refusal(401, "Unauthorized", "Invalid credentials");
+        }
+        let path = asked.path.as_str();
+        if let Some(other) = asked.headers.keys().find(|name| !HEADERS.contains(&name.as_str())) {
+            return self.bad(format!("{path}: the header `{other}` is in no record"));
+        }
+        let version: Vec<u32> =
+            header("x-daytona-sdk-version").split('.').filter_map(|part| part.parse().ok()).collect();
+        if header("user-agent").is_empty()
+            || header("x-daytona-source").is_empty()
+            || version < vec![0, 167, 0]
+        {
+            return self.bad(format!("{path}: no user agent, no source, or too old a version"));
+        }
+        let is_upload = path.ends_with("/files/bulk-upload");
+        let kind = header("content-type").split(';').next().unwrap_or_default();
+        let wanted = match (is_upload, asked.body.is_empty()) {
+            (true, _) => "multipart/form-data",
+            (false, false) => "application/json",
+            (false, true) => kind,
+        };
+        if kind != wanted {
+            return self.bad(format!("{path}: the body is said to be `{kind}`, not {wanted}"));
+        }
+        let body: Value = match asked.body.is_empty() || is_upload {
+            true => Value::Null,
+            false => match serde_json::from_slice(&asked.body) {
+                Ok(body) => body,
+                Err(error) => return self.bad(format!("{path}: {error}")),
+            },
+        };
+        let keys: Vec<String> = body.as_object().map(|map| map.keys().cloned().collect()).unwrap_or_default();
+        let queried: Vec<String> = asked.query.iter().map(|(key, _)| key.clone()).collect();
+        // At older servers the toolbox is somewhere else, and the same.
+        let (shape, is_toolbox) = match (self.age, path.strip_prefix("/api/toolbox/")) {
+            (Age::Older, Some(rest)) => (format!("/toolbox/{}", rest.replacen("/toolbox/", "/", 1)), true),
+            _ => (path.to_owned(), self.age == Age::Newer && path.starts_with("/toolbox/")),
+        };
+        if let Some(wrong) = shapes::wrong(SHAPES, &asked.method, &shape, &queried, &keys)
+            && shapes::wrong(DOCUMENTED, &asked.method, &shape, &queried, &keys).is_some()
+        {
+            return self.bad(wrong);
+        }
+        let parts: Vec<&str> = shape.trim_start_matches('/').split('/').collect();
+        if is_toolbox {
+            let ["toolbox", id, rest @ ..] = &parts[..] else {
+                return self.bad(format!("{path} is not known"));
+            };
+            let one = self.inner.lock().unwrap().boxes.values().find(|one| one.id == *id).cloned();
+            let Some(one) = one else { return failed(404, "NOT_FOUND", "sandbox container not found") };
+            if !one.is(STARTED) {
+                let what = "failed to resolve container IP after 3 attempts. Is the Sandbox started?";
+                return failed(400, "BAD_REQUEST", what);
+            }
+            if header("x-daytona-skip-last-activity-update") != "true" {
+                *one.used.lock().unwrap() = Instant::now();
+            }
+            return self.toolbox(one, rest, &asked, &body, fault).await;
+        }
+        match (asked.method.as_str(), &parts[1..]) {
+            ("POST", ["sandbox"]) => self.create(body, fault).await,
+            ("GET", ["sandbox"]) => self.list(&asked),
+            (method, ["sandbox", name, rest @ ..]) => {
+                let found = {
+                    let inner = self.inner.lock().unwrap();
+                    inner.boxes.values().find(|one| one.id == *name || one.name == *name).cloned()
+                };
+                match found {
+                    Some(one) => self.of_one(method, one, rest, &body, fault).await,
+                    None => refusal(404, "Not Found", &format!("Sandbox with ID or name {name} not found")),
+                }
+            }
+            _ => self.bad(format!("{} {path} is not known", asked.method)),
+        }
+    }
+
+    fn proxy(&self) -> Option<String> {
+        (self.age == Age::Newer).then(|| format!("{}/toolbox", self.url.lock().unwrap()))
+    }
+
+    fn list(&self, asked: &Asked) -> Reply {
+        let query =
+            |name: &str| asked.query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let labels: BTreeMap<String, String> = match query("labels").map(serde_json::from_str) {
+            Some(Ok(labels)) => labels,
+            Some(Err(error)) => return self.bad(format!("labels: {error}")),
+            None => BTreeMap::new(),
+        };
+        let limit: usize = match query("limit").unwrap_or("100").parse() {
+            Ok(limit @ 1..=200) => limit,
+            _ => return self.bad("limit is from 1 to 200".to_owned()),
+        };
+        let inner = self.inner.lock().unwrap();
+        let has = |one: &One| labels.iter().all(|(key, value)| one.asked["labels"][key] == json!(value));
+        let all: Vec<_> = inner
+            .boxes
+            .iter()
+            .filter(|(name, one)| has(one) && query("cursor").is_none_or(|cursor| name.as_str() > cursor))
+            .collect();
+        let page = &all[..all.len().min(limit)];
+        let next = (all.len() > limit).then(|| page.last().map(|(name, _)| (*name).clone())).flatten();
+        let told: Vec<_> = page
+            .iter()
+            .map(|(_, one)| {
+                let mut told = one.tell(self.proxy());
+                for key in ["env", "volumes", "buildInfo", "kvm"] {
+                    told.as_object_mut().expect("an object").remove(key);
+                }
+                told
+            })
+            .collect();
+        answer(200, &json!({ "items": told, "nextCursor": next }))
+    }
+
+    async fn create(self: &Arc<Self>, body: Value, fault: Option<Fault>) -> Reply {
+        let name = body["name"].as_str().unwrap_or_default().to_owned();
+        let is_words =
+            |value: &Value| value.as_object().is_some_and(|map| map.values().all(Value::is_string));
+        let image = body["buildInfo"]["dockerfileContent"].as_str();
+        let fits = !name.is_empty()
+            && is_words(&body["env"])
+            && is_words(&body["labels"])
+            && body["public"] == json!(false)
+            && body["networkBlockAll"].is_boolean()
+            && body["autoStopInterval"].as_u64().is_some_and(|minutes| minutes > 0)
+            && body["autoDeleteInterval"].as_i64().is_some_and(|minutes| minutes >= 0)
+            && !(body["snapshot"].is_string() && body["buildInfo"].is_object())
+            && (body["buildInfo"].is_null()
+                || image.is_some_and(|image| image.starts_with("FROM ") && image.ends_with('\n')));
+        if !fits {
+            return self
+                .bad(format!("a body that makes a sandbox that stays, is public, or has no name: {body}"));
+        }
+        if body["target"].as_str().is_some_and(|target| !["us", "eu"].contains(&target)) {
+            return refusal(400, "Bad Request", "Invalid region: there is none of that name");
+        }
+        if let Some(snapshot) = body["snapshot"].as_str()
+            && !Daytona::SNAPSHOTS.contains(&snapshot)
+        {
+            let what =
+                format!("Snapshot {snapshot} not found. Did you add it through the Daytona Dashboard?");
+            return refusal(400, "Bad Request", &what);
+        }
+        if image.is_some_and(|image| image.trim_end().ends_with(":latest")) {
+            return refusal(400, "Bad Request", "Image must carry a tag other than latest");
+        }
+        let number = {
+            let mut inner = self.inner.lock().unwrap();
+            if inner.boxes.contains_key(&name) {
+                return refusal(409, "Conflict", &format!("Sandbox with name {name} already exists"));
+            }
+            inner.number += 1;
+            inner.number
+        };
+        let blocked = body["networkBlockAll"] == json!(true);
+        let network = if blocked { Network::Blocked } else { Network::Open };
+        let key =
+            SessionKey::new(format!("daytona stand-in {} {number}", std::process::id())).expect("a key");
+        let mut spec = SandboxSpec::new(key, Lifetime::Ephemeral);
+        spec.network = Setting::new(network, Origin::Flag);
+        let machine = match self.machines.open(&spec).await {
+            Ok(machine) => machine,
+            Err(error) => return refusal(500, "Internal Server Error", &format!("no machine: {error}")),
+        };
+        let first = if image.is_some() { "pending_build" } else { "creating" };
+        let one = Arc::new(One {
+            id: format!("00000000-0000-4000-8000-{number:012x}"),
+            name: name.clone(),
+            blocked: Mutex::new(blocked && !matches!(fault, Some(Fault::OtherPolicy))),
+            asked: body,
+            state: watch::Sender::new(first),
+            used: Mutex::new(Instant::now()),
+            machine,
+            sessions: Mutex::default(),
+        });
+        {
+            let mut inner = self.inner.lock().unwrap();
+            inner.boxes.insert(name, Arc::clone(&one));
+            inner.made += 1;
+        }
+        let told = one.tell(self.proxy());
+        let state = Arc::clone(self);
+        tokio::spawn(async move {
+            if one.is("pending_build") {
+                for step in ["building_snapshot", "pulling_snapshot", "creating"] {
+                    tokio::time::sleep(Duration::from_millis(60)).await;
+                    one.state.send_replace(step);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(120)).await;
+            if one.is("creating") {
+                one.state.send_replace(if matches!(fault, Some(Fault::Fails)) { "error" } else { STARTED });
+            }
+            state.watch(&one).await;
+        });
+        answer(200, &told)
+    }
+
+    /// Stops it once nobody has used it for its time.
+    async fn watch(&self, one: &Arc<One>) {
+        let limit = Duration::from_secs(60 * one.asked["autoStopInterval"].as_u64().unwrap_or(15));
+        loop {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            if one.is("destroyed") {
+                return;
+            }
+            let idle = one.used.lock().unwrap().elapsed();
+            if one.is(STARTED) && idle >= limit {
+                self.stop(one).await;
+            }
+        }
+    }
+
+    async fn stop(&self, one: &Arc<One>) {
+        if !one.is(STARTED) {
+            return;
+        }
+        if one.asked["autoDeleteInterval"] == json!(0) {
+            return self.destroy(one).await;
+        }
+        one.state.send_replace("stopping");
+        one.end_sessions().await;
+        one.state.send_replace("stopped");
+    }
+
+    async fn destroy(&self, one: &Arc<One>) {
+        one.state.send_replace("destroying");
+        one.end_sessions().await;
+        let _ = one.machine.close().await;
+        one.state.send_replace("destroyed");
+        self.inner.lock().unwrap().boxes.remove(&one.name);
+    }
+
+    async fn of_one(
+        self: &Arc<Self>,
+        method: &str,
+        one: Arc<One>,
+        rest: &[&str],
+        body: &Value,
+        fault: Option<Fault>,
+    ) -> Reply {
+        let changing = || refusal(409, "Conflict", "Sandbox state change in progress");
+        match (method, rest) {
+            ("GET", []) => {
+                let mut told = one.tell(self.proxy());
+                if let Some(Fault::State(state)) = fault {
+                    told["state"] = json!(state);
+                }
+                answer(200, &told)
+            }
+            ("DELETE", []) if matches!(*one.state.borrow(), "stopping" | "starting") => changing(),
+            ("DELETE", []) => {
+                self.destroy(&one).await;
+                answer(200, &one.tell(self.proxy()))
+            }
+            ("GET", ["toolbox-proxy-url"]) => match self.proxy() {
+                Some(url) => answer(200, &json!({ "url": url })),
+                None => refusal(404, "Not Found", "Cannot GET /toolbox-proxy-url"),
+            },
+            ("POST", ["start"]) => {
+                match *one.state.borrow() {
+                    STARTED => return answer(200, &one.tell(self.proxy())),
+                    "stopped" | "archived" | "paused" => {}
+                    "stopping" | "starting" => return changing(),
+                    _ => return refusal(400, "Bad Request", "Sandbox is not in valid state"),
+                }
+                one.state.send_replace("starting");
+                *one.used.lock().unwrap() = Instant::now();
+                let started = Arc::clone(&one);
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(150)).await;
+                    started.state.send_replace(STARTED);
+                });
+                answer(200, &one.tell(self.proxy()))
+            }
+            ("POST", ["stop"]) => {
+                if !one.is(STARTED) {
+                    return refusal(400, "Bad Request", "Sandbox is not in a stoppable state");
+                }
+                self.stop(&one).await;
+                answer(200, &one.tell(self.proxy()))
+            }
+            ("POST", ["last-activity"]) => {
+                *one.used.lock().unwrap() = Instant::now();
+                nothing(201)
+            }
+            ("POST", ["network-settings"]) => match body["networkBlockAll"].as_bool() {
+                Some(block) => {
+                    if !matches!(fault, Some(Fault::OtherPolicy)) {
+                        *one.blocked.lock().unwrap() = block;
+                    }
+                    answer(200, &one.tell(self.proxy()))
+                }
+                None => self.bad("network-settings: networkBlockAll is neither true nor false".to_owned()),
+            },
+            _ => self.bad(format!("{method} {rest:?} is not known")),
+        }
+    }
+}
