@@ -24,8 +24,8 @@ const MAX_LINE: usize = 128 << 10;
 /// Longest word with which a command's end is told.
 const MAX_END: usize = 4 << 10;
 /// Input that is sent at once.
-const INPUT: usize = 256 << 10;
-/// Pieces of input that may wait inside to be taken.
+const INPUT: usize = 1 << 20;
+/// Pieces of input after which it is waited until the last but these were taken.
 const AHEAD: u64 = 4;
 /// What the provider gives a program beyond its own time, before it kills it.
 const BEYOND: Duration = Duration::from_secs(90);
@@ -448,7 +448,8 @@ async fn feed(
         if put.is_err() || count == 0 {
             return;
         }
-        if let Some(waited) = (number + 1).checked_sub(AHEAD) {
+        // At most twice as many wait inside.
+        if let Some(waited) = (number + 1).checked_sub(AHEAD).filter(|waited| waited % AHEAD == 0) {
             let taken = scripts::taken(all);
             let argv = ["/bin/sh", "-c", &taken, "sh", &tag, &waited.to_string()].map(str::to_owned).to_vec();
             let run = Run { argv, env: Vec::new(), within: LONGEST, quiet: false };

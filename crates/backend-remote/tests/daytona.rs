@@ -397,9 +397,12 @@ async fn no_secret_is_logged_told_or_written() {
     let rig = Rig::new(Age::Newer).await;
     let backend = rig.backend();
     // The provider itself says the key in its errors.
-    for (method, path) in
-        [("GET", "/api/sandbox"), ("POST", "/api/sandbox"), ("DELETE", "/api/sandbox"), ("POST", "/process/session")]
-    {
+    for (method, path) in [
+        ("GET", "/api/sandbox"),
+        ("POST", "/api/sandbox"),
+        ("DELETE", "/api/sandbox"),
+        ("POST", "/process/session"),
+    ] {
         rig.daytona.fail(method, path, Fault::Status(500, "Internal Server Error", None), 1);
     }
     let mut said = format!("{:?} {:?}", backend.detect().await, rig.config());

@@ -92,7 +92,8 @@ fn random() -> Result<[u8; 16], Failure> {
 /// A program as a line for the shell of a session. Variables are set before it, and so are no arguments of any process;
 /// it is in a session of the kernel's own, so that what it leaves behind does not end with the provider's.
 fn line(run: &Run) -> Result<String, Failure> {
-    let mut line = String::new();
+    // Within brackets it leads no group of processes, as whoever begins a session of the kernel's must not.
+    let mut line = "s=; command -v setsid >/dev/null 2>&1 && s=setsid; (".to_owned();
     for (name, value) in &run.env {
         if !is_name(name) {
             return Err(Failure::Unlike(format!(
@@ -102,10 +103,11 @@ fn line(run: &Run) -> Result<String, Failure> {
         }
         line.push_str(&format!("{name}={} ", quoted(value)));
     }
+    line.push_str("$s ");
     let argv: Vec<String> = run.argv.iter().map(|word| quoted(word)).collect();
     line.push_str(&argv.join(" "));
     // The shell's own input is the provider's way to send the next line.
-    line.push_str(" </dev/null");
+    line.push_str(" </dev/null; exit $?)");
     Ok(line)
 }
 
