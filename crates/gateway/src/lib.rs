@@ -5,6 +5,7 @@
 //! Others are served behind the same door by a [`Mount`].
 
 pub mod ask;
+pub mod assets;
 pub mod auth;
 pub mod call;
 pub mod carry;

@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header}
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 
+use crate::assets;
 use crate::auth::{self, Peer};
 use crate::call::{Call, failed, session_key};
 use crate::identity::{Identity, Who};
@@ -57,6 +58,9 @@ pub fn router(state: &Arc<State>) -> Router {
     router = router.fallback(move |request: Request| {
         let state = Arc::clone(&not_found);
         async move {
+            if assets::is_place(request.method(), request.uri().path(), request.headers()) {
+                return place(&state, request);
+            }
             elsewhere(&state, request, |path| {
                 Problem::missing("route-missing", format!("there is nothing at {path}"))
                     .fix("/api/v1/openapi.json names what there is")
@@ -88,6 +92,20 @@ fn elsewhere(state: &State, request: Request, problem: impl FnOnce(&str) -> Prob
     let path: String = parts.uri.path().chars().take(200).collect();
     let problem = auth::see_place(&state.hosts(), peer, &parts).err().unwrap_or_else(|| problem(&path));
     finished(problem.into_response(), &id)
+}
+
+/// A place of the page, which the page itself finds by the address. Anybody may have it, as he may have `/`.
+fn place(state: &State, request: Request) -> Response {
+    let (peer, (parts, _)) = (peer_of(&request), request.into_parts());
+    let id = request_id(&parts.headers);
+    let mut response = match auth::see_place(&state.hosts(), peer, &parts) {
+        Ok(()) => assets::page(&parts.headers),
+        Err(problem) => problem.into_response(),
+    };
+    if parts.method == Method::HEAD {
+        *response.body_mut() = Body::empty();
+    }
+    finished(response, &id)
 }
 
 /// Answers a request of one route.

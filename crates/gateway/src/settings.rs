@@ -234,6 +234,25 @@ fn put(document: &mut DocumentMut, path: &str, value: Value) -> Result<(), Probl
     Ok(())
 }
 
+/// A value as it is written in moltis.toml, in the form in which a change takes it.
+pub fn from_toml(text: &str) -> Option<Value> {
+    Some(to_json(&text.parse().ok()?))
+}
+
+fn to_json(value: &toml_edit::Value) -> Value {
+    match value {
+        toml_edit::Value::String(text) => text.value().as_str().into(),
+        toml_edit::Value::Integer(number) => (*number.value()).into(),
+        toml_edit::Value::Float(number) => (*number.value()).into(),
+        toml_edit::Value::Boolean(yes) => (*yes.value()).into(),
+        toml_edit::Value::Datetime(time) => time.value().to_string().into(),
+        toml_edit::Value::Array(items) => items.iter().map(to_json).collect(),
+        toml_edit::Value::InlineTable(fields) => {
+            fields.iter().map(|(name, value)| (name.to_owned(), to_json(value))).collect()
+        }
+    }
+}
+
 fn to_toml(value: &Value) -> Result<toml_edit::Value, Problem> {
     let none = || Problem::invalid("config-wrong-type", "a value inside another one is `null`");
     Ok(match value {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use moltis_config::Loaded;
 use moltis_runtime::store::{Approval, KeyScope, now_millis};
-use moltis_runtime::{Adopted, ExplainRequest, Runtime};
+use moltis_runtime::{Adopted, ExplainRequest, Explanation, Runtime};
 use moltis_sandbox::{BackendName, Diagnosis};
 use tokio::sync::{broadcast, watch};
 use tokio_util::sync::CancellationToken;
@@ -153,7 +153,12 @@ impl State {
 
     /// What would hold the sandbox of a session that sets nothing.
     pub async fn backend(&self) -> Option<BackendName> {
-        self.runtime().explain(&ExplainRequest::default()).await.ok()?.backend
+        self.next().await?.backend
+    }
+
+    /// What would become of a command of a session that sets nothing.
+    pub async fn next(&self) -> Option<Explanation> {
+        self.runtime().explain(&ExplainRequest::default()).await.ok()
     }
 
     /// What is counted at the moment that somebody looks.

@@ -3,6 +3,7 @@
 
 mod auth;
 mod conform;
+mod document;
 mod exec;
 mod files;
 mod lasting;

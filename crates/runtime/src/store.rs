@@ -44,7 +44,7 @@ use tokio::sync::Semaphore;
 pub use approvals::{Approval, ApprovalId, Asking, Decided, Decision, Said, Word};
 pub use caller::Caller;
 pub use commands::{BackgroundCommand, CommandId, Ended, LostCommand, NewCommand};
-pub use database::{Database, PutAside};
+pub use database::{Database, Moment, PutAside};
 pub use error::{Result, StoreError};
 pub use history::{HistoryCursor, HistoryEntry, HistoryPage, HistoryResult, Kept};
 pub use idempotent::{Begun, Finished, Once};

@@ -1,5 +1,6 @@
 //! The table of routes: the one place from which the router, the rules and the document of the API are made.
 
+mod events;
 pub mod exec;
 mod files;
 mod link;
@@ -19,6 +20,7 @@ use crate::route::Route;
 static TABLE: LazyLock<Vec<Route>> = LazyLock::new(|| {
     [
         system::routes(),
+        events::routes(),
         sandboxes::routes(),
         sessions::routes(),
         exec::routes(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use axum::http::Method;
-use moltis_config::show;
+use moltis_config::{schema, show};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -54,13 +54,46 @@ pub fn routes() -> Vec<Route> {
 async fn show_all(call: Call) -> Answered {
     let loaded = call.state.loaded();
     let mut rows = Vec::new();
-    for row in show::rows(&loaded) {
+    for (row, key) in show::rows(&loaded).into_iter().zip(schema::keys()) {
         let mut told = json!(row);
         told["live"] = reload::is_live(row.key).into();
         told["writable"] = settings::is_writable(row.key, &call.who).into();
+        told["kind"] = (key.kind)().into();
+        told["secret"] = key.secret.into();
+        let words = words_of(&(key.kind)());
+        if !words.is_empty() {
+            told["words"] = json!(words);
+        }
+        if !key.secret {
+            told["form"] = form(&(key.example)()).into();
+            if let Some(now) = row.value.as_deref().and_then(settings::from_toml) {
+                told["now"] = now;
+            }
+        }
         rows.push(told);
     }
     ok(&json!({ "settings": rows, "warnings": call.state.warnings() }))
+}
+
+/// The words that a value may be, where what it looks like is nothing but words.
+fn words_of(kind: &str) -> Vec<&str> {
+    let word = |part: &'_ str| part.strip_prefix('`').and_then(|part| part.strip_suffix('`')).map(str::len);
+    let parts: Vec<_> = kind.split(", ").collect();
+    match parts.iter().all(|part| word(part).is_some_and(|length| length + 2 == part.len())) {
+        true => parts.into_iter().map(|part| part.trim_matches('`')).collect(),
+        false => Vec::new(),
+    }
+}
+
+/// What an example of a value is made of.
+fn form(example: &str) -> &'static str {
+    match settings::from_toml(example) {
+        Some(Value::Bool(_)) => "flag",
+        Some(Value::Number(_)) => "number",
+        Some(Value::Array(items)) if items.iter().all(Value::is_string) => "list",
+        Some(Value::Array(_) | Value::Object(_)) => "table",
+        _ => "text",
+    }
 }
 
 #[derive(Deserialize)]
@@ -92,4 +125,30 @@ async fn secrets(mut call: Call) -> Answered {
 async fn again(call: Call) -> Answered {
     let _changing = call.state.changing.lock().await;
     told(&reload::reload(&call.state).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_a_form_and_the_words_that_it_may_be() {
+        let of = |path: &str| schema::keys().find(|key| key.path == path).unwrap();
+        for (path, is, words) in [
+            ("tools.exec.sandbox.network", "text", vec!["blocked", "trusted", "open"]),
+            ("tools.exec.default_timeout_secs", "number", vec![]),
+            ("tools.exec.sandbox.selinux_relabel", "flag", vec![]),
+            ("tools.exec.sandbox.packages", "list", vec![]),
+            ("tools.exec.sandbox.mounts", "table", vec![]),
+            ("tools.exec.sandbox.wasm_commands", "table", vec![]),
+            ("tools.exec.sandbox.idle_ttl", "text", vec![]),
+        ] {
+            let key = of(path);
+            let kind = (key.kind)();
+            assert_eq!((form(&(key.example)()), words_of(&kind)), (is, words), "{path}: {kind}");
+        }
+        for key in schema::keys().filter(|key| !key.secret) {
+            assert!(settings::from_toml(&(key.example)()).is_some(), "{}", key.path);
+        }
+    }
 }

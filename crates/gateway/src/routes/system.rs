@@ -3,12 +3,13 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
-use moltis_runtime::store::{KeyScope, Login, NewApiKey, now_millis};
+use moltis_runtime::store::{KeyScope, Login, NewApiKey, SandboxState, Session, now_millis};
 use moltis_sandbox::{Diagnosis, SessionKey};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::words;
+use crate::assets;
 use crate::auth::{LOGIN_MILLIS, cookie, cookie_name};
 use crate::call::{Call, json as json_answer, nothing, ok};
 use crate::identity::{ADMIN, Who};
@@ -27,6 +28,18 @@ pub fn routes() -> Vec<Route> {
             "It",
             vec![("text/html", text())],
         ),
+        Route::new(Method::GET, "/assets/{file}", "getPageFile", Rule::OPEN, file)
+            .about("Gateway", "A file of the page")
+            .part("file", "Its name, which holds a hash of what is in it", text_of(1, 200))
+            .answers_in(
+                200,
+                "It",
+                vec![("text/javascript", text()), ("text/css", text()), ("application/octet-stream", text())],
+            ),
+        Route::new(Method::GET, "/icon.svg", "getIcon", Rule::OPEN, file)
+            .about("Gateway", "The page's icon")
+            .fails(&[404])
+            .answers_in(200, "It", vec![("image/svg+xml", text())]),
         Route::new(Method::GET, "/healthz", "getHealth", Rule::OPEN, |_| async { plain(200, "ok\n") })
             .about("Gateway", "Whether the gateway answers")
             .answers_in(200, "It does", vec![("text/plain", text())]),
@@ -102,20 +115,12 @@ pub fn routes() -> Vec<Route> {
     ]
 }
 
-const PAGE: &str = "<!doctype html>
-<html lang=\"en\">
-<meta charset=\"utf-8\">
-<title>Moltis</title>
-<h1>Moltis</h1>
-<p>The API is at <code>/api/v1</code>, and <a href=\"/api/v1/openapi.json\">its document</a> says what it can do.</p>
-</html>
-";
+async fn page(call: Call) -> Answered {
+    Ok(assets::page(&call.parts.headers))
+}
 
-async fn page(_: Call) -> Answered {
-    let mut response = Response::new(Body::from(PAGE));
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
-    Ok(response)
+async fn file(call: Call) -> Answered {
+    assets::file(call.parts.uri.path(), &call.parts.headers)
 }
 
 fn plain(status: u16, text: impl Into<Body>) -> Answered {
@@ -164,9 +169,14 @@ async fn status(call: Call) -> Answered {
         "failedOver": runtime.failed_over(),
         "pool": runtime.pool_status(),
         "requestsRunning": state.metrics.running(),
+        "sandboxesRunning": running(&call).await?,
+        "notEnforced": [],
     });
-    if let Some(backend) = state.backend().await {
-        told["backend"] = json!(backend);
+    if let Some(next) = state.next().await {
+        told["notEnforced"] = json!(next.not_enforced);
+        if let Some(backend) = next.backend {
+            told["backend"] = json!(backend);
+        }
     }
     if call.who.sessions().is_none() {
         told["warnings"] = json!(state.warnings());
@@ -178,6 +188,16 @@ async fn status(call: Call) -> Answered {
         }
     }
     ok(&told)
+}
+
+/// Sandboxes that run, by what is written down of them.
+async fn running(call: &Call) -> Result<usize, Problem> {
+    let stored = call.runtime().store().run(|db| db.sandboxes()).await?;
+    let runs = |session: &&Session| {
+        let row = session.sandbox.as_ref();
+        row.is_some_and(|row| row.state == SandboxState::Running) && call.who.sees(&session.key)
+    };
+    Ok(stored.iter().filter(runs).count())
 }
 
 async fn me(call: Call) -> Answered {

@@ -50,6 +50,14 @@ pub struct PutAside {
     pub cause: String,
 }
 
+/// A point in the life of a database: another one than before says that something may have been written since, by this
+/// process or another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Moment {
+    own: i64,
+    others: i64,
+}
+
 /// What work inside a transaction may fail with, before the database's path is known to it.
 #[derive(Debug)]
 pub(super) enum Fault {
@@ -136,6 +144,18 @@ impl Database {
             return Ok(true);
         }
         self.locks.is_held(Byte::Owner(owner)).map_err(|e| StoreError::io(&self.place.lock(), e))
+    }
+
+    /// The point that it is at now.
+    ///
+    /// # Errors
+    /// Those of [`StoreError`].
+    pub fn moment(&self) -> Result<Moment> {
+        self.read(|c| {
+            let own = c.prepare_cached("SELECT total_changes()")?.query_row([], |row| row.get(0))?;
+            let others = c.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0))?;
+            Ok(Moment { own, others })
+        })
     }
 
     /// Reads.

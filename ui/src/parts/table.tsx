@@ -1,0 +1,176 @@
+// A table of as many rows as there are: only those in sight are drawn. On a narrow screen each row is a card with the same
+// fields.
+
+import type { ComponentChildren, KeyboardEventHandler } from 'preact';
+import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useNarrow } from './narrow';
+import { scrollTo, windowOf } from './window';
+
+export interface Column<T> {
+  /** Stable name. */
+  id: string;
+  title: string;
+  /** A track of the grid, such as `120px` or `minmax(160px, 2fr)`. */
+  width: string;
+  cell: (row: T) => ComponentChildren;
+  end?: boolean;
+  /** Its text is what a machine wrote. */
+  machine?: boolean;
+}
+
+const ROW = 34;
+const HEAD = 30;
+const CARD_LINE = 26;
+const CARD_PADDING = 13;
+
+export function Table<T>({
+  label,
+  rows,
+  columns,
+  rowKey,
+  onOpen,
+  opened,
+  empty,
+  onEnd,
+}: {
+  /** What a screen reader calls it. */
+  label: string;
+  rows: readonly T[];
+  columns: readonly Column<T>[];
+  rowKey: (row: T) => string | number;
+  /** Enter, or a click. */
+  onOpen?: ((row: T) => void) | undefined;
+  /** Key of the row that is open. */
+  opened?: string | number | undefined;
+  empty: ComponentChildren;
+  /** The last rows are in sight: more may be asked for. */
+  onEnd?: (() => void) | undefined;
+}) {
+  const cards = useNarrow();
+  const box = useRef<HTMLDivElement>(null);
+  const [scrolled, setScrolled] = useState(0);
+  const [height, setHeight] = useState(600);
+  const [current, setCurrent] = useState(0);
+  const wantsFocus = useRef(false);
+
+  const card = columns.length * CARD_LINE + CARD_PADDING;
+  const row = cards ? card : ROW;
+  const head = cards ? 0 : HEAD;
+  const { from, to, above, below } = windowOf(scrolled, height, row, rows.length);
+  const at = Math.min(current, Math.max(0, rows.length - 1));
+
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const observer = new ResizeObserver(() => setHeight(element.clientHeight || 600));
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [rows.length === 0]);
+
+  useEffect(() => {
+    if (to >= rows.length && rows.length > 0) onEnd?.();
+  }, [to, rows.length]);
+
+  useLayoutEffect(() => {
+    if (!wantsFocus.current) return;
+    wantsFocus.current = false;
+    box.current?.querySelector<HTMLElement>(`[data-row="${at}"]`)?.focus({ preventScroll: true });
+  });
+
+  if (rows.length === 0) return <>{empty}</>;
+
+  const go = (to: number) => {
+    const next = Math.max(0, Math.min(rows.length - 1, to));
+    const element = box.current;
+    if (element) {
+      const wanted = scrollTo(next, element.scrollTop, element.clientHeight - head, row, 0);
+      if (wanted !== null) {
+        element.scrollTop = wanted;
+        setScrolled(wanted);
+      }
+    }
+    wantsFocus.current = true;
+    setCurrent(next);
+  };
+
+  const keys: KeyboardEventHandler<HTMLDivElement> = (event) => {
+    // What is typed into something inside a row is that thing's.
+    if (!(event.target instanceof HTMLElement) || event.target.dataset['row'] === undefined) return;
+    const page = Math.max(1, Math.floor(height / row) - 1);
+    const steps: Record<string, number> = {
+      ArrowDown: at + 1,
+      ArrowUp: at - 1,
+      PageDown: at + page,
+      PageUp: at - page,
+      Home: 0,
+      End: rows.length - 1,
+    };
+    const to = steps[event.key];
+    if (to !== undefined) {
+      event.preventDefault();
+      go(to);
+    } else if (event.key === 'Enter' && onOpen) {
+      const opened = rows[at];
+      if (opened !== undefined) {
+        event.preventDefault();
+        onOpen(opened);
+      }
+    }
+  };
+
+  const tracks = { gridTemplateColumns: columns.map((column) => column.width).join(' ') };
+  return (
+    <div
+      ref={box}
+      class={cards ? 'table cards' : 'table'}
+      role="table"
+      aria-label={label}
+      aria-rowcount={rows.length + 1}
+      onScroll={(event) => setScrolled(event.currentTarget.scrollTop)}
+      onKeyDown={keys}
+    >
+      <div role="rowgroup">
+        <div class="line head" role="row" aria-rowindex={1} style={tracks}>
+          {columns.map((column) => (
+            <span key={column.id} role="columnheader" class={column.end ? 'cell end' : 'cell'}>
+              {column.title}
+            </span>
+          ))}
+        </div>
+      </div>
+      <div role="rowgroup">
+        {above > 0 && <div style={{ height: `${above}px` }} />}
+        {rows.slice(from, to).map((item, offset) => {
+          const number = from + offset;
+          const key = rowKey(item);
+          return (
+            <div
+              key={key}
+              data-row={number}
+              role="row"
+              aria-rowindex={number + 2}
+              aria-selected={opened === key ? 'true' : undefined}
+              tabIndex={number === at ? 0 : -1}
+              class={onOpen ? 'line item opens' : 'line item'}
+              style={cards ? { '--card': `${card}px` } : tracks}
+              onFocus={() => setCurrent(number)}
+              onClick={(event) => {
+                // A button or a link in a row is not the row; nor is text that was selected.
+                const inner = (event.target as HTMLElement).closest('a, button, input, select, label');
+                if (!inner && onOpen && getSelection()?.isCollapsed !== false) onOpen(item);
+              }}
+            >
+              {columns.map((column) => (
+                <span key={column.id} role="cell" class={column.end ? 'cell end' : 'cell'}>
+                  {cards && column.title !== '' && <span class="name">{column.title}</span>}
+                  <span class={column.machine ? 'value machine' : 'value'}>{column.cell(item)}</span>
+                </span>
+              ))}
+            </div>
+          );
+        })}
+        {below > 0 && <div style={{ height: `${below}px` }} />}
+      </div>
+    </div>
+  );
+}
