@@ -13,8 +13,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// What a build of the page reads. The lock comes first: what is installed is installed anew when it changes.
-const SOURCES: [&str; 7] =
-    ["package-lock.json", "package.json", "index.html", "vite.config.ts", "public", "scripts", "src"];
+const SOURCES: [&str; 8] = [
+    "package-lock.json",
+    "package.json",
+    "tsconfig.json",
+    "vite.config.ts",
+    "index.html",
+    "public",
+    "scripts",
+    "src",
+];
 
 fn main() -> ExitCode {
     match build() {
@@ -39,7 +47,10 @@ fn build() -> Result<(), String> {
                 for line in problem.lines() {
                     println!("cargo::warning=the web page is left out: {line}");
                 }
-                (None, "This gateway was built where the page could not be: <code>npm</code> was missing, or failed.")
+                (
+                    None,
+                    "This gateway was built where the page could not be: <code>npm</code> was missing, or failed.",
+                )
             }
         },
         given => {
@@ -93,7 +104,10 @@ fn made(source: &Path, here: &Path) -> Result<PathBuf, String> {
     let lock = fs::read(here.join(SOURCES[0])).map_err(failed)?;
     if fs::read(&stamp).ok().as_ref() != Some(&lock) {
         let _ = fs::remove_file(&stamp);
-        npm(here, &["ci", "--include=dev", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund"])?;
+        npm(
+            here,
+            &["ci", "--include=dev", "--ignore-scripts", "--prefer-offline", "--no-audit", "--no-fund"],
+        )?;
         fs::write(&stamp, lock).map_err(failed)?;
     }
     npm(here, &["run", "--silent", "build"])?;
@@ -106,7 +120,11 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let to = to.join(entry.file_name());
-        if entry.file_type()?.is_dir() { copy(&entry.path(), &to)? } else { fs::copy(entry.path(), to).map(drop)? }
+        if entry.file_type()?.is_dir() {
+            copy(&entry.path(), &to)?
+        } else {
+            fs::copy(entry.path(), to).map(drop)?
+        }
     }
     Ok(())
 }
@@ -131,9 +149,10 @@ fn npm(here: &Path, arguments: &[&str]) -> Result<(), String> {
     }
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
-    let lines: Vec<_> = said.lines().filter(|line| !line.trim().is_empty()).collect();
-    let last = lines.len().saturating_sub(8);
-    Err(format!("`{called}` failed ({})\n{}", output.status, lines.get(last..).unwrap_or_default().join("\n")))
+    // What is wrong comes before the calls that led there.
+    let told = |line: &&str| !line.trim().is_empty() && !line.trim_start().starts_with("at ");
+    let lines: Vec<_> = said.lines().filter(told).take(10).collect();
+    Err(format!("`{called}` failed ({})\n{}", output.status, lines.join("\n")))
 }
 
 /// The files of a built page as Rust.

@@ -73,9 +73,9 @@ pub fn file(path: &str, headers: &HeaderMap) -> Answered {
 
 /// Whether what is asked for is a place of the page: places are addresses without files.
 pub fn is_place(method: &Method, path: &str, headers: &HeaderMap) -> bool {
-    let other = OTHERS.iter().any(|other| {
-        path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    });
+    let other = OTHERS
+        .iter()
+        .any(|other| path.strip_prefix(other).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
     if other || !matches!(*method, Method::GET | Method::HEAD) {
         return false;
     }
@@ -93,7 +93,9 @@ fn sent(file: &'static File, headers: &HeaderMap) -> Response {
     let accepted = headers.get_all(header::ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let accepted: Vec<_> = accepted.flat_map(|list| list.split(',')).filter(|one| !is_refused(one)).collect();
     let accepts = |coding: &str| {
-        accepted.iter().any(|one| one.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(coding))
+        accepted
+            .iter()
+            .any(|one| one.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case(coding))
     };
     let (bytes, coding) = match (file.brotli, file.gzip) {
         (Some(bytes), _) if accepts("br") => (bytes, Some("br")),
@@ -113,7 +115,8 @@ fn sent(file: &'static File, headers: &HeaderMap) -> Response {
 
 /// Whether a coding is named as one that is not wanted.
 fn is_refused(coding: &str) -> bool {
-    let weight = coding.split(';').skip(1).find_map(|part| part.trim().strip_prefix("q=")?.trim().parse::<f32>().ok());
+    let weight =
+        coding.split(';').skip(1).find_map(|part| part.trim().strip_prefix("q=")?.trim().parse::<f32>().ok());
     weight == Some(0.0)
 }
 
@@ -151,7 +154,8 @@ mod tests {
 
     #[test]
     fn a_file_is_sent_in_a_form_that_is_accepted() {
-        static FILE: File = File { path: "/a.js", plain: b"plain", gzip: Some(b"gzip"), brotli: Some(b"brotli") };
+        static FILE: File =
+            File { path: "/a.js", plain: b"plain", gzip: Some(b"gzip"), brotli: Some(b"brotli") };
         for (accepted, coding) in [
             (None, None),
             (Some("gzip, deflate, br, zstd"), Some("br")),

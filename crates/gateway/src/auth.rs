@@ -185,7 +185,14 @@ pub async fn identify(
             .fix("log in anew: the page keeps the secret and sends it as X-Moltis-Secret"),
         ));
     }
-    Ok(Identity::admin())
+    let Some(key_hash) = login.key_hash else { return Ok(Identity::admin()) };
+    // What the key may do now: it may have been revoked since.
+    let key = runtime.store().run(move |db| db.key_of(&key_hash, now)).await?;
+    match key {
+        Some(key) => Ok(Identity::key(key)),
+        None if route.rule.need == Need::Nothing => Ok(Identity::nobody()),
+        None => Err(wrong()),
+    }
 }
 
 /// Whether the secret of a login was sent, by a header or, for a WebSocket, among the subprotocols.

@@ -76,7 +76,10 @@ fn see_image(runtime: &Runtime, image: &ImageReference) -> Result<(), Problem> {
 }
 
 /// A folder of the host lies beneath one of `workspace_roots`, wherever links lead.
-async fn see_folder(runtime: &Runtime, folder: &Path) -> Result<(), Problem> {
+///
+/// # Errors
+/// `workspace-not-allowed`.
+pub async fn see_folder(runtime: &Runtime, folder: &Path) -> Result<(), Problem> {
     let roots = runtime.config().gateway.workspace_roots.value.clone();
     let shown = folder.display().to_string();
     let folder = folder.to_owned();

@@ -826,7 +826,11 @@ fn gateway() -> Named {
                     ),
                     has("requestsRunning", "", integer()),
                     has("sandboxesRunning", "Of those that the caller sees", count()),
-                    has("notEnforced", "Built-in defaults that a session gets that sets nothing, and that are not kept", list(named("NotEnforced"))),
+                    has(
+                        "notEnforced",
+                        "Built-in defaults that a session gets that sets nothing, and that are not kept",
+                        list(named("NotEnforced")),
+                    ),
                     may("warnings", "", list(named("Diagnosis"))),
                     may(
                         "adopted",
@@ -891,7 +895,11 @@ fn gateway() -> Named {
                     may("default", "", text()),
                     has("help", "", text()),
                     has("kind", "What its values look like, in words", text()),
-                    may("form", "What a change of it takes", word(&["text", "flag", "number", "list", "table"])),
+                    may(
+                        "form",
+                        "What a change of it takes",
+                        word(&["text", "flag", "number", "list", "table"]),
+                    ),
                     may("words", "What it may be, where that is one of a few words", list(text())),
                     may("now", "Its value in the form in which a change takes it", Value::Bool(true)),
                     has("secret", "Whether its value is never shown", flag()),

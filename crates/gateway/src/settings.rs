@@ -27,18 +27,13 @@ const FILE_ONLY: &[&str] = &["data_dir", "tools.exec.sandbox.allow_unenforced"];
 /// One that ends with `*` stands for all that begin so.
 const OWNER_ONLY: &[&str] = &[
     "gateway.*",
-    "tools.exec.sandbox.mode",
-    "tools.exec.sandbox.backend",
-    "tools.exec.sandbox.failover",
     "tools.exec.sandbox.runtime",
     "tools.exec.sandbox.allow_host_podman",
     "tools.exec.sandbox.allow_nested_podman",
     "tools.exec.sandbox.host_data_dir",
     "tools.exec.sandbox.selinux_relabel",
     "tools.exec.sandbox.shared_home_dir",
-    "tools.exec.sandbox.workspace",
     "tools.exec.sandbox.workspace_protect",
-    "tools.exec.sandbox.mounts",
     "tools.exec.sandbox.rootfs",
     "tools.exec.sandbox.sandbox_uid",
     "tools.exec.sandbox.wasm_commands",
@@ -70,11 +65,23 @@ fn key(path: &str) -> Result<&'static Key, Problem> {
     })
 }
 
+/// Folders of the host that a change names. A form that is none of a folder's is refused when it is read.
+fn folders<'a>(path: &str, value: &'a Value) -> Vec<&'a str> {
+    match path {
+        "tools.exec.sandbox.workspace" => value.as_str().into_iter().collect(),
+        "tools.exec.sandbox.mounts" => {
+            let all = value.as_array().into_iter().flatten();
+            all.filter_map(|mount| mount.get("source").and_then(Value::as_str)).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// Changes keys in moltis.toml, and lets them hold.
 ///
 /// # Errors
-/// `setting-missing`, `setting-file-only`, `setting-owner-only`, `setting-secret`; every problem of the configuration as it
-/// would be.
+/// `setting-missing`, `setting-file-only`, `setting-owner-only`, `setting-secret`; `workspace-not-allowed` for a folder of
+/// the host that callers of the API may not name; every problem of the configuration as it would be.
 pub async fn change(
     state: &State,
     who: &Identity,
@@ -97,6 +104,11 @@ pub async fn change(
         if !is_writable(path, who) {
             let message = format!("only who runs the gateway may change `{path}`");
             return Err(Problem::forbidden("setting-owner-only", message).fix("write it into moltis.toml"));
+        }
+    }
+    if !who.is_owner() {
+        for folder in changes.iter().flat_map(|(path, value)| folders(path, value)) {
+            crate::grants::see_folder(&state.runtime(), Path::new(folder)).await?;
         }
     }
     let load = state.options.load.clone();

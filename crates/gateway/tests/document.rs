@@ -14,7 +14,8 @@ fn the_page_has_the_document_that_the_gateway_serves() {
         let text = serde_json::to_string_pretty(now).unwrap();
         std::fs::write(&place, format!("{text}\n")).unwrap();
     }
-    let written: Value = serde_json::from_str(&std::fs::read_to_string(&place).unwrap_or_default()).unwrap_or_default();
+    let written: Value =
+        serde_json::from_str(&std::fs::read_to_string(&place).unwrap_or_default()).unwrap_or_default();
     assert!(
         written == *now,
         "ui/openapi.json is not what the gateway serves: run `MOLTIS_WRITE=1 cargo test -p moltis-gateway document`"

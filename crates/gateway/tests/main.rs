@@ -9,6 +9,7 @@ mod files;
 mod lasting;
 mod mcp;
 mod network;
+mod page;
 mod sessions;
 mod settings;
 mod support;

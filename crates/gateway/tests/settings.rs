@@ -28,6 +28,16 @@ async fn keys_are_changed_in_the_file_and_hold_at_once() {
         (&json!("7"), &json!("file"), &json!(true))
     );
     assert_eq!(row(&all, "gateway.bind")["writable"], false);
+    assert_eq!((&timeout["now"], &timeout["form"]), (&json!(7), &json!("number")));
+    let network = row(&all, "tools.exec.sandbox.network");
+    assert_eq!(
+        (&network["now"], &network["words"]),
+        (&json!("blocked"), &json!(["blocked", "trusted", "open"]))
+    );
+    // Where commands run is for whoever may do everything.
+    let set = change(world.admin(), json!({ "tools.exec.sandbox.backend": "namespaces" })).await.is(200);
+    assert_eq!(set["changed"], json!(["tools.exec.sandbox.backend"]));
+    change(world.admin(), json!({ "tools.exec.sandbox.backend": "restricted-host" })).await.is(200);
     change(world.admin(), json!({ "tools.exec.default_timeout_secs": null })).await.is(200);
     for (changes, status, code) in [
         (json!({ "tools.exec.sandbox.netwrok": "open" }), 404, "setting-missing"),
@@ -36,7 +46,13 @@ async fn keys_are_changed_in_the_file_and_hold_at_once() {
         (json!({ "tools.exec.sandbox.allow_unenforced": true }), 403, "setting-file-only"),
         (json!({ "data_dir": "/x" }), 403, "setting-file-only"),
         (json!({ "gateway.workspace_roots": ["/"] }), 403, "setting-owner-only"),
-        (json!({ "tools.exec.sandbox.mounts": [] }), 403, "setting-owner-only"),
+        (json!({ "tools.exec.sandbox.rootfs": "/" }), 403, "setting-owner-only"),
+        (json!({ "tools.exec.sandbox.workspace": "/etc" }), 403, "workspace-not-allowed"),
+        (
+            json!({ "tools.exec.sandbox.mounts": [{ "source": "/etc", "target": "/x" }] }),
+            403,
+            "workspace-not-allowed",
+        ),
         (json!({ "tools.exec.sandbox.daytona_api_key": "x" }), 403, "setting-secret"),
     ] {
         let before = std::fs::read_to_string(world.config_file()).unwrap();

@@ -211,6 +211,12 @@ impl World {
         answer
     }
 
+    /// Sends a request that the document says nothing of.
+    pub async fn plain(&self, who: As, method: Method, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let answer = tokio::time::timeout(PATIENCE, self.raw(who, method, path, headers, Bytes::new()));
+        answer.await.unwrap_or_else(|_| panic!("{path} is not answered"))
+    }
+
     /// Opens an answer that goes on.
     pub async fn stream(&self, who: As, path: &str) -> Events {
         let headers = [("accept", "application/x-ndjson")];
@@ -290,6 +296,17 @@ impl Events {
             }
             let frame = tokio::time::timeout(PATIENCE, self.body.frame()).await.unwrap();
             self.held.extend_from_slice(frame.unwrap().unwrap().data_ref().unwrap());
+        }
+    }
+
+    /// Whether it ends, whatever comes before.
+    pub async fn ended(mut self) -> bool {
+        loop {
+            match tokio::time::timeout(PATIENCE, self.body.frame()).await {
+                Ok(Some(Ok(_))) => {}
+                Ok(None) => return true,
+                Ok(Some(Err(_))) | Err(_) => return false,
+            }
         }
     }
 

@@ -48,7 +48,12 @@ impl Seen {
     /// Topics that are not as they were.
     fn changed_since(self, before: Self) -> Vec<&'static str> {
         let differs = self.0.iter().zip(before.0);
-        TOPICS.into_iter().zip(differs).filter(|(_, (now, before))| *now != before).map(|(topic, _)| topic).collect()
+        TOPICS
+            .into_iter()
+            .zip(differs)
+            .filter(|(_, (now, before))| *now != before)
+            .map(|(topic, _)| topic)
+            .collect()
     }
 }
 

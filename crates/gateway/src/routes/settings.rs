@@ -29,8 +29,9 @@ pub fn routes() -> Vec<Route> {
         Route::new(Method::PATCH, "/api/v1/settings", "changeSettings", Rule::admin(Bound::Never), change)
             .about("Settings", "Change keys in moltis.toml: what is absent stays, `null` takes a key out")
             .more(
-                "Comments stay. Nothing is written unless the whole file is right then. Keys that name folders and \
-                 programs of the host, or open hatches to it, only who runs the gateway may change.",
+                "Comments stay. Nothing is written unless the whole file is right then. Keys that name \
+                 programs of the host or set up the gateway, or open hatches to the host, only who runs the gateway may \
+                 change; folders that show inside lie beneath `workspace_roots`.",
             )
             .json(object("", [has("changes", "Keys by their paths", map(Value::Bool(true)))]))
             .fails(&[404, 409, 422, 507])
@@ -58,9 +59,9 @@ async fn show_all(call: Call) -> Answered {
         let mut told = json!(row);
         told["live"] = reload::is_live(row.key).into();
         told["writable"] = settings::is_writable(row.key, &call.who).into();
-        told["kind"] = (key.kind)().into();
+        let kind = (key.kind)();
         told["secret"] = key.secret.into();
-        let words = words_of(&(key.kind)());
+        let words = words_of(&kind);
         if !words.is_empty() {
             told["words"] = json!(words);
         }
@@ -70,6 +71,7 @@ async fn show_all(call: Call) -> Answered {
                 told["now"] = now;
             }
         }
+        told["kind"] = kind.into();
         rows.push(told);
     }
     ok(&json!({ "settings": rows, "warnings": call.state.warnings() }))

@@ -68,9 +68,12 @@ pub fn routes() -> Vec<Route> {
             .about("Gateway", "Who the caller is, and what he may do")
             .answers(200, "The caller", named("Me")),
         Route::new(Method::POST, "/api/v1/login", "login", Rule::OPEN, login)
-            .about("Gateway", "Log in with the admin token: a cookie, and a secret that goes with it")
-            .more("Whatever is no plain GET also needs the secret, as the header `X-Moltis-Secret`.")
-            .json(object("", [has("token", "The admin token", text_of(1, 512))]))
+            .about("Gateway", "Log in with the admin token or an API key: a cookie, and a secret that goes with it")
+            .more(
+                "Whatever is no plain GET also needs the secret, as the header `X-Moltis-Secret`. A login by a key may do \
+                 what the key may, as long as that holds.",
+            )
+            .json(object("", [has("token", "The admin token, or an API key", text_of(1, 512))]))
             .fails(&[401])
             .answers(
                 200,
@@ -226,22 +229,28 @@ async fn login(mut call: Call) -> Answered {
     let Token { token } = call.json().await?;
     let from = "login";
     call.state.failures.see(from)?;
-    let (hash, runtime) = (secrets::hash(token.expose()), call.runtime());
-    let right = runtime.store().run(move |db| Ok(db.admin_token()?.is_some_and(|own| own == hash))).await?;
-    if !right {
+    let (hash, runtime, now) = (secrets::hash(token.expose()), call.runtime(), now_millis());
+    // The hash of the key, none for the token.
+    let found = runtime.store().run(move |db| {
+        if db.admin_token()?.is_some_and(|own| own == hash) {
+            return Ok(Some(None));
+        }
+        Ok(db.key_of(&hash, now)?.map(|_| Some(hash)))
+    });
+    let Some(key_hash) = found.await? else {
         // Counted for all together: nobody can try tokens from many addresses.
         let _ = call.state.failures.take(from);
         call.state.metrics.refused();
-        let told = Diagnosis::new("token-wrong", "this is not the admin token")
-            .fix("`moltis gateway token` on the gateway's machine makes another one");
+        let told = Diagnosis::new("token-wrong", "this is neither the admin token nor an API key that holds")
+            .fix("`moltis gateway token` on the gateway's machine makes another token");
         return Err(Problem::new(StatusCode::UNAUTHORIZED, "refused", told));
-    }
+    };
     let (cookie, secret) = (secrets::draw("ml_")?, secrets::draw("ms_")?);
-    let now = now_millis();
     let login = Login {
         hash: secrets::hash(&cookie),
         secret_hash: secrets::hash(&secret),
         expires_millis: now + LOGIN_MILLIS,
+        key_hash,
     };
     let expires = login.expires_millis;
     runtime.store().run(move |db| db.add_login(&login, now)).await?;

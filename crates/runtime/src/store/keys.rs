@@ -104,6 +104,8 @@ pub struct Login {
     pub secret_hash: String,
     /// When it ends, in milliseconds since 1970.
     pub expires_millis: u64,
+    /// Hash of the API key that it was begun with; absent: it was the admin token.
+    pub key_hash: Option<String>,
 }
 
 const COLUMNS: &str = "name, scope, sessions, created, expires, last_used FROM api_keys";
@@ -232,11 +234,12 @@ impl Database {
                      (SELECT hash FROM logins ORDER BY created DESC LIMIT -1 OFFSET ?1)",
             )?
             .execute([MAX_LOGINS - 1])?;
-            t.prepare_cached("INSERT INTO logins VALUES (?1, ?2, ?3, ?4)")?.execute(params![
+            t.prepare_cached("INSERT INTO logins VALUES (?1, ?2, ?3, ?4, ?5)")?.execute(params![
                 login.hash,
                 login.secret_hash,
                 millis(now_millis),
-                millis(login.expires_millis)
+                millis(login.expires_millis),
+                login.key_hash
             ])?;
             Ok(())
         })
@@ -249,13 +252,14 @@ impl Database {
     pub fn login_of(&self, hash: &str, now_millis: u64) -> Result<Option<Login>> {
         self.read(|c| {
             let mut query = c.prepare_cached(
-                "SELECT hash, secret, expires FROM logins WHERE hash = ?1 AND expires > ?2",
+                "SELECT hash, secret, expires, key FROM logins WHERE hash = ?1 AND expires > ?2",
             )?;
             let found = query.query_row(params![hash, millis(now_millis)], |row| {
                 Ok(Login {
                     hash: row.get(0)?,
                     secret_hash: row.get(1)?,
                     expires_millis: since_1970(row.get(2)?),
+                    key_hash: row.get(3)?,
                 })
             });
             Ok(found.optional()?)
@@ -324,12 +328,18 @@ mod tests {
     #[test]
     fn logins_end_by_their_time_by_word_and_with_the_token() {
         let (_folder, mut db) = database();
-        let login = |hash: &str| Login { hash: hash.into(), secret_hash: "s".into(), expires_millis: 1000 };
+        let login = |hash: &str| Login {
+            hash: hash.into(),
+            secret_hash: "s".into(),
+            expires_millis: 1000,
+            key_hash: (hash == "c").then(|| "k".into()),
+        };
         assert_eq!(db.admin_token().unwrap(), None);
         for hash in ["a", "b", "c"] {
             db.add_login(&login(hash), 1).unwrap();
         }
         assert_eq!(db.login_of("a", 999).unwrap(), Some(login("a")));
+        assert_eq!(db.login_of("c", 999).unwrap(), Some(login("c")));
         assert_eq!(db.login_of("a", 1000).unwrap(), None);
         db.end_login("b").unwrap();
         assert_eq!(db.login_of("b", 2).unwrap(), None);

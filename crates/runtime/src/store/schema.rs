@@ -11,11 +11,12 @@ pub const APPLICATION_ID: i64 = 0x4d6f_6c74;
 /// The version that this program writes.
 pub const VERSION: i64 = STEPS.len() as i64;
 
-const STEPS: [&str; 4] = [
+const STEPS: [&str; 5] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
+    include_str!("schema/5.sql"),
 ];
 
 /// What a database says of itself.
