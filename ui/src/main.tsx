@@ -1,8 +1,9 @@
 // The page.
 
+// The layers of the styles are put in order first.
+import './styles/index.css';
 import { render } from 'preact';
 import { App } from './app';
-import './styles/index.css';
 
 const place = document.getElementById('page');
 if (place) render(<App />, place);

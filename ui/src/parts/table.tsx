@@ -18,6 +18,11 @@ export interface Column<T> {
   machine?: boolean;
 }
 
+/** The least width of a track, in pixels: `minmax(160px, 2fr)` is 160. */
+function leastWidth(track: string): number {
+  return Number(/(\d+)px/.exec(track)?.[1] ?? 0);
+}
+
 const ROW = 34;
 const HEAD = 30;
 const CARD_LINE = 26;
@@ -118,11 +123,12 @@ export function Table<T>({
     }
   };
 
-  const tracks = { gridTemplateColumns: columns.map((column) => column.width).join(' ') };
+  const least = columns.reduce((sum, column) => sum + leastWidth(column.width), 16);
+  const tracks = { minWidth: `${least}px`, gridTemplateColumns: columns.map((column) => column.width).join(' ') };
   return (
     <div
       ref={box}
-      class={cards ? 'table cards' : 'table'}
+      class={['table', cards ? 'cards' : '', rows.length > (cards ? 8 : 40) ? 'long' : ''].join(' ')}
       role="table"
       aria-label={label}
       aria-rowcount={rows.length + 1}

@@ -74,7 +74,12 @@ function Row({ backend, isDefault }: { backend: Schema<'Backend'>; isDefault: bo
               <span class="soft">Fix: </span>
               <Prose text={reason.fix} />
               {command !== null && <Copy text={command} />}
-              {REMOTE.has(name) && <Link to="/settings/remote">Add the token</Link>}
+              {REMOTE.has(name) && reason.code !== 'backend-not-built' && (
+                <>
+                  {' '}
+                  <Link to="/settings/remote">Add the token</Link>
+                </>
+              )}
             </span>
           )}
         </span>

@@ -145,7 +145,7 @@ function Opened({ sandbox, onDone }: { sandbox: Sandbox; onDone: () => void }) {
     onDone();
   });
   const operations = Math.max(activity?.operations ?? 0, background);
-  const ends = operations === 0 ? '' : operations === 1 ? 'what runs in it (1 operation), ' : `what runs in it (${operations} operations), `;
+  const doing = operations === 0 ? null : operations === 1 ? 'what runs in it (1 operation)' : `what runs in it (${operations} operations)`;
   return (
     <div class="opened">
       <dl class="facts">
@@ -171,7 +171,7 @@ function Opened({ sandbox, onDone }: { sandbox: Sandbox; onDone: () => void }) {
             small
             what={
               <>
-                Ends {ends}and loses <code>/tmp</code> and the writable root of {session === undefined ? 'this sandbox' : <span class="machine">{oneLine(session)}</span>}. The
+                {doing === null ? 'Loses' : `Ends ${doing}, and loses`} <code>/tmp</code> and the writable root of {session === undefined ? 'this sandbox' : <span class="machine">{oneLine(session)}</span>}. The
                 session and its home stay.
               </>
             }
@@ -183,7 +183,7 @@ function Opened({ sandbox, onDone }: { sandbox: Sandbox; onDone: () => void }) {
         )}
         <Confirm
           small
-          what={<>{running ? `Ends ${ends}and removes` : 'Removes'} what is left of this sandbox but its home.</>}
+          what={<>{doing === null ? 'Removes' : `Ends ${doing}, and removes`} what is left of this sandbox but its home.</>}
           yes="Remove it"
           onYes={() => act.run('remove')}
         >

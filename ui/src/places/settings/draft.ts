@@ -58,9 +58,9 @@ export function differs(setting: Setting, draft: Draft): boolean {
   return draft.text !== textOf(setting);
 }
 
-/** Where a value came from, in words. */
+/** Where a value came from, in words: of a file its name and the line. */
 export function from(setting: Setting): string {
-  const place = setting.place === undefined ? '' : ` ${setting.place}`;
+  const place = setting.place === undefined ? '' : ` ${setting.place.replace(/^.*\//, '')}`;
   switch (setting.origin) {
     case 'default':
       return 'default';
@@ -85,6 +85,12 @@ export function fixed(setting: Setting): string | null {
   }
   if (!setting.writable) return 'Only who runs the gateway may change it: in moltis.toml, or on its machine.';
   return null;
+}
+
+/** What a problem says of a key, without where that stands in the file: the field is before one's eyes. */
+export function without(message: string, key: string): string {
+  const at = message.indexOf(`\`${key}\`: `);
+  return at < 0 ? message : message.slice(at + key.length + 4);
 }
 
 /** The key that a problem is about: the longest whose path or name its text has between marks. */

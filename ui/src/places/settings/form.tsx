@@ -13,7 +13,7 @@ import { Panel } from '../../parts/panel';
 import { ErrorBox, Prose } from '../../parts/told';
 import { lost } from '../sandboxes/promises';
 import { useBackends } from '../sandboxes/use-backends';
-import { about, differs, fixed, from, textOf, valueOf, type Draft, type Setting } from './draft';
+import { about, differs, fixed, from, textOf, valueOf, without, type Draft, type Setting } from './draft';
 import type { Group } from './groups';
 import { weakens } from './weaken';
 
@@ -213,10 +213,10 @@ function One({
       <Field
         label={<span class="mono">{name}</span>}
         help={`${setting.help}.${off ? ` ${why}` : ''}`}
-        wrong={wrong ? [wrong.message, wrong.fix].filter(Boolean).join(' – ') : undefined}
+        wrong={wrong ? [without(wrong.message, setting.key), wrong.fix].filter(Boolean).join(' – ') : undefined}
         from={
           <>
-            {changed ? <Mark kind="warning">changed, not saved</Mark> : <span class="machine-words">{from(setting)}</span>}
+            {changed ? <Mark kind="warning">changed, not saved</Mark> : <span title={setting.place}>{from(setting)}</span>}
             {setting.default !== undefined && setting.origin !== 'default' && (
               <>
                 {' · '}default: <span class="mono">{short(setting.default)}</span>

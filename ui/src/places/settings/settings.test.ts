@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { about, differs, fixed, from, textOf, valueOf, type Setting } from './draft';
+import { about, differs, fixed, from, textOf, valueOf, without, type Setting } from './draft';
 import { GROUPS, PROVIDERS } from './groups';
 import { amount, weakens } from './weaken';
 
@@ -82,7 +82,7 @@ describe('a draft', () => {
   });
 
   test('where a value came from, and why it stays', () => {
-    const place = 'moltis.toml:3:1';
+    const place = '/home/me/.moltis/moltis.toml:3:1';
     expect(from({ ...base, origin: 'file', place })).toBe('from the file moltis.toml:3:1');
     expect(from({ ...base, origin: 'env', place: 'MOLTIS_X' })).toBe('from the environment MOLTIS_X');
     expect(fixed({ ...base, origin: 'env' })).toContain('environment');
@@ -95,6 +95,8 @@ describe('a draft', () => {
     expect(about('`tools.exec.sandbox.network` is "opne"', keys)).toBe(keys[0]);
     expect(about('the value of `trusted_domains` is odd', keys)).toBe(keys[1]);
     expect(about('something else', keys)).toBeNull();
+    expect(without('/x/moltis.toml:6:20: `tools.exec.sandbox.network`: no such word', `${S}network`)).toBe('no such word');
+    expect(without('something else', `${S}network`)).toBe('something else');
   });
 });
 
