@@ -54,7 +54,7 @@ export function navigate(to: string, how: { replace?: boolean } = {}) {
   tell();
 }
 
-/** Changes parts of the query and nothing else; a filter that is typed makes no step to go back to. */
+/** Changes parts of the query and nothing else. A filter that is typed makes no step to go back to; a row that is opened does. */
 export function setQuery(changes: Query, how: { replace?: boolean } = { replace: true }) {
   const query = new URLSearchParams(location.search);
   for (const [name, value] of Object.entries(changes)) {

@@ -28,8 +28,6 @@ const AT_START: &[&str] = &[
     "tools.exec.sandbox.host_data_dir",
     "tools.exec.sandbox.wasm_commands",
     "tools.exec.sandbox.wasm_epoch_interval_ms",
-    "tools.exec.sandbox.vercel_*",
-    "tools.exec.sandbox.daytona_*",
     "tools.exec.sandbox.firecracker_*",
 ];
 

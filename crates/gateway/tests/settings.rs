@@ -78,7 +78,8 @@ async fn secrets_are_written_and_never_shown() {
         )
     };
     let key = "tools.exec.sandbox.daytona_api_key";
-    put(json!({ key: "hunter2" })).await.is(200);
+    let put_first = put(json!({ key: "hunter2" })).await.is(200);
+    assert_eq!((&put_first["changed"], &put_first["atNextStart"]), (&json!([key]), &json!([])));
     let place = world.data().join("secrets.toml");
     assert!(std::fs::read_to_string(&place).unwrap().contains("daytona_api_key = \"hunter2\""));
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&place).unwrap().permissions());

@@ -81,6 +81,20 @@ impl Registry {
         Self { backends }
     }
 
+    /// The same backends under another configuration. Those at providers are made anew where their settings have changed:
+    /// what they know is on disk, and what runs of them is held by who uses it.
+    pub fn renewed(self: &Arc<Self>, old: &Config, new: &Config) -> Arc<Self> {
+        if settings_of_remote(old) == settings_of_remote(new) {
+            return Arc::clone(self);
+        }
+        let fresh = remote(new);
+        let backends = self.backends.iter().map(|backend| {
+            let fresh = fresh.iter().find(|fresh| fresh.name() == backend.name());
+            Arc::clone(fresh.unwrap_or(backend))
+        });
+        Arc::new(Self { backends: backends.collect() })
+    }
+
     /// These backends, in this order.
     #[cfg(test)]
     pub fn of(backends: Vec<Arc<dyn Backend>>) -> Self {
@@ -142,6 +156,24 @@ fn remote(config: &Config) -> Vec<Arc<dyn Backend>> {
     ]
 }
 
+/// Every setting that a backend at a provider is made with.
+fn settings_of_remote(config: &Config) -> impl PartialEq + use<> {
+    let sandbox = config.tools.exec.sandbox.clone();
+    let vercel = (
+        sandbox.vercel_token,
+        sandbox.vercel_project_id,
+        sandbox.vercel_team_id,
+        sandbox.vercel_api_url,
+        sandbox.vercel_runtime,
+        sandbox.vercel_timeout_ms,
+        sandbox.vercel_vcpus,
+        sandbox.vercel_snapshot_id,
+    );
+    let daytona =
+        (sandbox.daytona_api_key, sandbox.daytona_api_url, sandbox.daytona_target, sandbox.daytona_image);
+    (vercel, daytona)
+}
+
 /// Sandboxes at providers, if this program was built with them.
 #[cfg(not(feature = "remote"))]
 fn remote(_: &Config) -> Vec<Arc<dyn Backend>> {
@@ -165,4 +197,29 @@ fn wasm(config: &Config, config_dir: Option<PathBuf>) -> Option<Arc<dyn Backend>
 #[cfg(not(feature = "wasm"))]
 fn wasm(_: &Config, _: Option<PathBuf>) -> Option<Arc<dyn Backend>> {
     None
+}
+
+#[cfg(all(test, feature = "remote"))]
+mod tests {
+    use moltis_config::Config;
+    use moltis_sandbox::{Origin, Setting};
+
+    use super::*;
+
+    #[test]
+    fn another_token_makes_that_provider_s_backend_anew_and_no_other() {
+        let old = Config::default();
+        let registry = Arc::new(Registry::new(&old, None));
+        let mut new = old.clone();
+        new.tools.exec.sandbox.idle_ttl.value += std::time::Duration::from_secs(1);
+        assert!(Arc::ptr_eq(&registry, &registry.renewed(&old, &new)));
+        new.tools.exec.sandbox.vercel_project_id = Some(Setting::new("prj".to_owned(), Origin::File));
+        let renewed = registry.renewed(&old, &new);
+        let names = |registry: &Registry| registry.all().iter().map(|one| one.name()).collect::<Vec<_>>();
+        assert_eq!(names(&renewed), names(&registry));
+        for (before, after) in registry.all().iter().zip(renewed.all()) {
+            let is_remote = matches!(before.name(), BackendName::Vercel | BackendName::Daytona);
+            assert_eq!(Arc::ptr_eq(before, after), !is_remote, "{}", before.name());
+        }
+    }
 }

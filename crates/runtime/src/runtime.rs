@@ -106,14 +106,16 @@ impl Runtime {
 
     /// The same runtime under another configuration, for what is asked of it from now on: sandboxes, sessions, what has
     /// failed, the pool and the proxy are shared. Sandboxes that run reach what the new configuration says at once. The
-    /// data directory and what the backends were set up with stay as they were: `config` must not differ there.
+    /// data directory and what the backends were set up with stay as they were: `config` must not differ there, but for
+    /// those at providers.
     #[must_use]
     pub fn reconfigured(&self, config: Config, config_files: Vec<PathBuf>) -> Self {
         self.road().now_by(config.clone());
+        let registry = self.0.registry.renewed(&self.0.config, &config);
         Self(Arc::new(Shared {
             config,
             config_files,
-            registry: Arc::clone(&self.0.registry),
+            registry,
             store: self.0.store.clone(),
             failover: self.0.failover.clone(),
             pool: Arc::clone(&self.0.pool),

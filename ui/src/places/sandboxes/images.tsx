@@ -67,7 +67,7 @@ export function Images({ query }: { query: URLSearchParams }) {
             rows={data.images}
             rowKey={key}
             opened={opened && key(opened)}
-            onOpen={(image) => setQuery({ image: opened === image ? '' : key(image) })}
+            onOpen={(image) => setQuery({ image: opened === image ? '' : key(image) }, { replace: false })}
             empty={
               <Empty title="No image was built yet" command="moltis sandbox build">
                 Containers start from an image with your packages. The first command builds it, or:

@@ -12,6 +12,7 @@ import { Took, When } from '../../parts/time';
 import { ErrorBox } from '../../parts/told';
 import { address, Link, setQuery } from '../../router';
 import { oneLine } from '../../format/escape';
+import { useMay, useMe } from '../../layout/me';
 import { announce } from '../../parts/announce';
 
 type Sandbox = Schema<'Sandbox'>;
@@ -70,6 +71,9 @@ export function Running({ query }: { query: URLSearchParams }) {
   const rows = onlyRunning ? all.filter((one) => one.running) : all;
   const running = all.filter((one) => one.running).length;
   const opened = rows.find((one) => one.id === query.get('sandbox'));
+  // A key that is bound to some sessions may end those by their own pages alone.
+  const write = useMay('operator.write');
+  const mayPrune = useMe().sessions === undefined && write;
   const prune = useAct(async (idle: boolean) => {
     const pruned = await api.post('/api/v1/sandboxes/prune', { body: { idle } });
     announce(`${pruned.removed.length} removed, ${pruned.kept} kept`);
@@ -87,7 +91,7 @@ export function Running({ query }: { query: URLSearchParams }) {
               {onlyRunning ? 'Show those that are gone' : 'Only running'}
             </Button>
           )}
-          {all.length > 0 && (
+          {mayPrune && all.length > 0 && (
             <Confirm
               small
               quiet
@@ -98,7 +102,7 @@ export function Running({ query }: { query: URLSearchParams }) {
               Clean up
             </Confirm>
           )}
-          {running > 0 && (
+          {mayPrune && running > 0 && (
             <Confirm
               small
               quiet
@@ -122,7 +126,7 @@ export function Running({ query }: { query: URLSearchParams }) {
           columns={COLUMNS}
           rowKey={(row) => row.id}
           opened={opened?.id}
-          onOpen={(row) => setQuery({ sandbox: row.id === opened?.id ? '' : row.id })}
+          onOpen={(row) => setQuery({ sandbox: row.id === opened?.id ? '' : row.id }, { replace: false })}
           empty={
             <Empty title="No sandbox runs" command="moltis exec --session demo 'uname -a'">
               A session’s first command opens its sandbox, which stays until it is idle for long enough:
@@ -130,12 +134,12 @@ export function Running({ query }: { query: URLSearchParams }) {
           }
         />
       )}
-      {opened && <Opened key={opened.id} sandbox={opened} onDone={reload} />}
+      {opened && <Opened key={opened.id} sandbox={opened} may={mayPrune} onDone={reload} />}
     </Panel>
   );
 }
 
-function Opened({ sandbox, onDone }: { sandbox: Sandbox; onDone: () => void }) {
+function Opened({ sandbox, may, onDone }: { sandbox: Sandbox; may: boolean; onDone: () => void }) {
   const { id, session, running, background, activity } = sandbox;
   const act = useAct(async (what: 'stop' | 'remove') => {
     if (what === 'stop') await api.post('/api/v1/sandboxes/{sandbox}/stop', { path: { sandbox: id } });
@@ -166,7 +170,7 @@ function Opened({ sandbox, onDone }: { sandbox: Sandbox; onDone: () => void }) {
       </dl>
       {act.error && <ErrorBox told={act.error} onClose={act.clear} />}
       <div class="row">
-        {running && (
+        {may && running && (
           <Confirm
             small
             what={
@@ -181,14 +185,14 @@ function Opened({ sandbox, onDone }: { sandbox: Sandbox; onDone: () => void }) {
             Stop…
           </Confirm>
         )}
-        <Confirm
+        {may && <Confirm
           small
           what={<>{doing === null ? 'Removes' : `Ends ${doing}, and removes`} what is left of this sandbox but its home.</>}
           yes="Remove it"
           onYes={() => act.run('remove')}
         >
           Remove…
-        </Confirm>
+        </Confirm>}
         <span class="push">
           <Button quiet small onClick={() => setQuery({ sandbox: '' })}>
             Close

@@ -54,7 +54,7 @@ export function All({ settings, query, onSaved }: { settings: readonly Setting[]
           rowKey={(one) => one.key}
           opened={opened?.key}
           onOpen={(one) => {
-            setQuery({ key: one.key === opened?.key ? '' : one.key });
+            setQuery({ key: one.key === opened?.key ? '' : one.key }, { replace: false });
             scrollTo({ top: 0 });
           }}
           empty={<Empty title="No key is like that" command="moltis config show" />}

@@ -15,11 +15,13 @@ import { lost } from '../sandboxes/promises';
 import { useBackends } from '../sandboxes/use-backends';
 import { about, differs, fixed, from, textOf, valueOf, without, type Draft, type Setting } from './draft';
 import type { Group } from './groups';
+import { Mounts, mountsOf } from './mounts';
 import { weakens } from './weaken';
 
 type Reloaded = AnswerOf<'/api/v1/settings', 'patch'>;
 
 const BACKEND = 'tools.exec.sandbox.backend';
+const MOUNTS = 'tools.exec.sandbox.mounts';
 
 interface Change {
   setting: Setting;
@@ -208,11 +210,13 @@ function One({
   const text = draft === undefined ? textOf(setting) : draft.kind === 'text' ? draft.text : '';
   const put = (text: string) => onDraft({ kind: 'text', text });
   const changed = draft !== undefined && differs(setting, draft);
+  // A default that is found out later is told in words.
+  const inWords = setting.default !== undefined && setting.now === undefined;
   return (
-    <div class={changed ? 'setting changed' : 'setting'}>
+    <div class={['setting', changed ? 'changed' : '', setting.key === MOUNTS ? 'wide' : ''].join(' ')}>
       <Field
         label={<span class="mono">{name}</span>}
-        help={`${setting.help}.${off ? ` ${why}` : ''}`}
+        help={`${setting.help}.${inWords ? ` Default: ${setting.default}.` : ''}${off ? ` ${why}` : ''}`}
         wrong={wrong ? [without(wrong.message, setting.key), wrong.fix].filter(Boolean).join(' – ') : undefined}
         from={
           <>
@@ -259,6 +263,8 @@ function One({
               { value: 'true', label: 'yes' },
             ]}
           />
+        ) : setting.key === MOUNTS && mountsOf(text) !== null ? (
+          <Mounts value={text} onValue={put} disabled={off} />
         ) : setting.form === 'list' || setting.form === 'table' ? (
           <TextArea
             value={text}
@@ -273,7 +279,7 @@ function One({
             value={text}
             onValue={put}
             disabled={off}
-            placeholder={isDefault || setting.default !== undefined ? `default: ${short(setting.default ?? 'none')}` : setting.kind}
+            placeholder={isDefault || setting.default !== undefined ? 'default' : setting.kind.replaceAll('`', '')}
           />
         )}
       </Field>

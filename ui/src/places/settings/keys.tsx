@@ -40,7 +40,7 @@ export function Keys({ query }: { query: URLSearchParams }) {
             rows={data.keys}
             rowKey={(key) => key.name}
             opened={opened?.name}
-            onOpen={(key) => setQuery({ key: key.name === opened?.name ? '' : key.name })}
+            onOpen={(key) => setQuery({ key: key.name === opened?.name ? '' : key.name }, { replace: false })}
             empty={
               <Empty title="There are no keys" command="moltis gateway key create NAME --scope operator.write">
                 A program needs one to use the API. Make one above, or:

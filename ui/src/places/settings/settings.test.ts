@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { about, differs, fixed, from, textOf, valueOf, without, type Setting } from './draft';
 import { GROUPS, PROVIDERS } from './groups';
+import { mountsOf } from './mounts';
 import { amount, weakens } from './weaken';
 
 const S = 'tools.exec.sandbox.';
@@ -98,6 +99,12 @@ describe('a draft', () => {
     expect(without('/x/moltis.toml:6:20: `tools.exec.sandbox.network`: no such word', `${S}network`)).toBe('no such word');
     expect(without('something else', `${S}network`)).toBe('something else');
   });
+});
+
+test('mounts are rows, and what is none of ours is not', () => {
+  expect(mountsOf('')).toEqual([]);
+  expect(mountsOf('[{"source":"/a","target":"/b","mode":"rw"}]')).toEqual([{ source: '/a', target: '/b', mode: 'rw' }]);
+  expect([mountsOf('[{"source":"/a","later":"x"}]'), mountsOf('{'), mountsOf('[1]'), mountsOf('{}')]).toEqual([null, null, null, null]);
 });
 
 test('no key stands in two forms', () => {
