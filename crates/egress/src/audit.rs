@@ -7,6 +7,7 @@ mod file;
 mod line;
 mod lines;
 mod log;
+mod periods;
 mod place;
 mod read;
 mod stats;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use line::{Dropped, Line};
 pub use log::{AuditLog, AuditSettings};
+pub use periods::{MAX_PERIODS, Period, Periods};
 pub use read::{Filter, Follow, Snapshot, Tally};
 pub use stats::{Counted, MAX_DOMAINS, Stats};
 

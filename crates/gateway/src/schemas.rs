@@ -26,6 +26,9 @@ fn backend() -> Value {
     named("BackendName")
 }
 
+/// Who set a value.
+const ORIGINS: [&str; 8] = ["default", "alias", "secrets", "file", "env", "session", "flag", "api"];
+
 fn encoding() -> Value {
     word(&["base64"])
 }
@@ -162,6 +165,7 @@ fn commands() -> Named {
         has("caller", "", named("Caller")),
         has("backend", "", backend()),
         has("background", "", flag()),
+        may("process", "The number that a background command has, or had, in its sandbox", count()),
         has("startedMillis", "", count()),
         has("state", "", word(&["running", "ended", "lost"])),
         may("stdout", "", named("Remains")),
@@ -337,6 +341,8 @@ fn sessions() -> Named {
             word(&["new", "used", "madeAnew"]),
         ),
         has("because", "Why this backend", text()),
+        has("settings", "What its next command would get, and who set it", list(named("SessionSetting"))),
+        has("mounts", "Folders of the host that would show inside", list(named("SessionMount"))),
         has("notEnforced", "", list(named("NotEnforced"))),
         has("notes", "", list(text())),
         may("refusal", "What the next command would be answered, if nothing would run", named("Problem")),
@@ -344,6 +350,29 @@ fn sessions() -> Named {
     vec![
         ("Overrides", overrides),
         ("Session", object("A session", session())),
+        (
+            "SessionSetting",
+            object(
+                "A setting of a session's sandbox. What names folders of the host is shown to `operator.admin` alone.",
+                [
+                    has("key", "", text()),
+                    may("value", "As it is written in moltis.toml; absent: none", text()),
+                    has("origin", "Who set it", word(&ORIGINS)),
+                    may("configured", "What it would be if the session set nothing; absent: none", text()),
+                ],
+            ),
+        ),
+        (
+            "SessionMount",
+            object(
+                "A folder or file of the host that shows inside",
+                [
+                    has("target", "Where inside", text()),
+                    has("mode", "", word(&["ro", "rw"])),
+                    may("source", "Its path on the host, for `operator.admin`", text()),
+                ],
+            ),
+        ),
         ("SessionDetails", object("A session, and what would become of its next command", details)),
         (
             "Settings",
@@ -670,9 +699,24 @@ fn files() -> Named {
             object(
                 "",
                 [
-                    has("from", "", words::path()),
-                    has("to", "", words::path()),
+                    has("from", "", text_of(1, 8192)),
+                    may("fromEncoding", "When it is not UTF-8", encoding()),
+                    has("to", "", text_of(1, 8192)),
+                    may("toEncoding", "When it is not UTF-8", encoding()),
                     may("overwrite", "Replace what is there", flag()),
+                ],
+            ),
+        ),
+        (
+            "TreeCount",
+            object(
+                "What a tree holds",
+                [
+                    has("files", "", count()),
+                    has("folders", "Beneath it", count()),
+                    has("others", "Links, and what else there is", count()),
+                    has("bytes", "Of its files", count()),
+                    has("all", "Whether all of it was counted: a large tree is not", flag()),
                 ],
             ),
         ),
@@ -731,6 +775,28 @@ fn network() -> Named {
                     has("domains", "The most used first", list(object("", of_domain))),
                     has("others", "Those that are not named", object("", counted())),
                     has("total", "", object("", counted())),
+                    has(
+                        "overTime",
+                        "Connections and requests by time: periods of one length, those in which there were any",
+                        object(
+                            "",
+                            [
+                                has("periodMs", "The length of each, in milliseconds", count()),
+                                has(
+                                    "periods",
+                                    "The earliest first",
+                                    list(object(
+                                        "",
+                                        [
+                                            has("fromMillis", "", count()),
+                                            has("allowed", "", count()),
+                                            has("denied", "", count()),
+                                        ],
+                                    )),
+                                ),
+                            ],
+                        ),
+                    ),
                     has("droppedEntries", "", count()),
                     has("unreadableLines", "", count()),
                 ],
@@ -889,7 +955,7 @@ fn gateway() -> Named {
                     has(
                         "origin",
                         "",
-                        word(&["default", "alias", "secrets", "file", "env", "session", "flag", "api"]),
+                        word(&ORIGINS),
                     ),
                     may("place", "", text()),
                     may("default", "", text()),

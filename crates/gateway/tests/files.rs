@@ -1,5 +1,6 @@
 //! Files: of a session's sandbox and managed ones.
 
+use base64::Engine;
 use bytes::Bytes;
 use hyper::Method;
 use serde_json::json;
@@ -55,6 +56,21 @@ async fn all_of(world: &World, base: &str, top: &str) {
         .map(|entry| entry["name"].as_str().unwrap().to_owned())
         .collect();
     assert_eq!(names, ["a.txt", "d", "f"]);
+    // Counted, without what links lead to.
+    let counted = world.get(world.admin(), &of("/count", "/d", "")).await.is(200);
+    assert_eq!(counted, json!({ "files": 1, "folders": 1, "others": 0, "bytes": 1, "all": true }));
+    let counted = world.get(world.admin(), &of("/count", "/a.txt", "")).await.is(200);
+    assert_eq!(counted, json!({ "files": 1, "folders": 0, "others": 0, "bytes": 5, "all": true }));
+    world.get(world.admin(), &of("/count", "/none", "")).await.fails(404, "file-missing");
+    // A name need not be text.
+    put(world, &of("/content", "/odd%FF", ""), &[], "x").await.is(201);
+    let odd = base64::engine::general_purpose::STANDARD.encode([top.as_bytes(), b"/odd\xff"].concat());
+    let moved = json!({ "from": odd, "fromEncoding": "base64", "to": format!("{top}/plain") });
+    world.post(world.admin(), &format!("{base}/move"), moved.clone()).await.is(200);
+    world.post(world.admin(), &format!("{base}/move"), moved).await.fails(404, "file-missing");
+    let moved = json!({ "from": "!", "fromEncoding": "base64", "to": format!("{top}/plain") });
+    world.post(world.admin(), &format!("{base}/move"), moved).await.fails(400, "body-invalid");
+    assert_eq!(world.send(world.admin(), Method::DELETE, &of("", "/plain", "")).await.status, 204);
     // Whole trees.
     let tar = world.get(world.admin(), &of("/tree", "/d", "")).await;
     assert_eq!((tar.status, tar.header("content-type")), (200, "application/x-tar"));

@@ -66,6 +66,9 @@ async fn the_log_is_listed_counted_and_exported() {
     world.get(bound.clone(), "/api/v1/network/audit?session=other").await.fails(404, "session-missing");
     let stats = world.get(bound.clone(), "/api/v1/network/stats").await.is(200);
     assert_eq!((&stats["total"]["allowed"], &stats["total"]["denied"]), (&json!(3), &json!(2)));
+    let periods = stats["overTime"]["periods"].as_array().unwrap();
+    let sum = |of: &str| periods.iter().map(|period| period[of].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("allowed"), sum("denied"), &stats["overTime"]["periodMs"]), (3, 2, &json!(1000)));
     let lines = world.get(bound, "/api/v1/network/export").await;
     assert_eq!(events(&lines.body).len(), 5);
     let csv = world.get(world.admin(), "/api/v1/network/export?format=csv&session=other").await;

@@ -140,3 +140,111 @@ async fn sandboxes_backends_images_and_room_are_told() {
     assert_eq!(ran["restarted"], "stopped");
     world.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_says_what_it_would_get_and_from_whom() {
+    let world = World::with(
+        "[tools.exec.sandbox]\nbackend = \"restricted-host\"\nallow_unenforced = true\n[tools.exec.sandbox.resource_limits]\npids_max = 70\n",
+    )
+    .await;
+    let path = "/api/v1/sessions/s";
+    let own = json!({ "limits": { "pids": 50 } });
+    world.with_json(world.admin(), Method::PATCH, path, own).await.is(201);
+    let setting = |shown: &Value, key: &str| {
+        let all = shown["settings"].as_array().unwrap();
+        all.iter().find(|setting| setting["key"] == key).cloned().unwrap_or_default()
+    };
+    let shown = world.get(world.admin(), path).await.is(200);
+    assert_eq!(
+        setting(&shown, "resource_limits.pids_max"),
+        json!({ "key": "resource_limits.pids_max", "value": "50", "origin": "session", "configured": "70" })
+    );
+    assert_eq!(
+        setting(&shown, "backend"),
+        json!({ "key": "backend", "value": "restricted-host", "origin": "file", "configured": "restricted-host" })
+    );
+    assert_eq!(setting(&shown, "workspace"), json!({ "key": "workspace", "origin": "default" }));
+    // What names folders of the host is not for everybody.
+    let read = world.key("read", "operator.read", None).await;
+    let shown = world.get(read, path).await.is(200);
+    assert_eq!(setting(&shown, "workspace"), Value::Null);
+    assert_eq!(setting(&shown, "network")["value"], "blocked");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_are_found_by_a_part_of_their_keys() {
+    let world = World::new().await;
+    for name in ["Team%2FA", "team%2Fb", "other"] {
+        world
+            .with_json(world.admin(), Method::PUT, &format!("/api/v1/sessions/{name}"), json!({}))
+            .await
+            .is(201);
+    }
+    let bound = world.key("bound", "operator.read", Some(&["team/*", "other"])).await;
+    for (who, query, expected) in [
+        (world.admin(), "contains=TEAM", vec!["Team/A", "team/b"]),
+        (world.admin(), "contains=%2Fb", vec!["team/b"]),
+        (bound, "contains=team", vec!["team/b"]),
+        (world.admin(), "contains=none", vec![]),
+    ] {
+        let page = world.get(who, &format!("/api/v1/sessions?{query}")).await.is(200);
+        let all = page["sessions"].as_array().unwrap().iter();
+        let names: Vec<_> = all.map(|session| session["session"].as_str().unwrap().to_owned()).collect();
+        assert_eq!(names, expected, "{query}");
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happens_in_a_session_is_told_as_it_happens() {
+    let world = World::new().await;
+    world.get(world.admin(), "/api/v1/sessions/s/feed").await.fails(404, "session-missing");
+    let exec = |command: &str| {
+        let body = json!({ "command": command });
+        world.post(world.admin(), "/api/v1/sessions/s/exec", body)
+    };
+    exec("echo one").await.is(200);
+    let mut feed = world.stream(world.admin(), "/api/v1/sessions/s/feed").await;
+    let told = feed.next().await;
+    assert_eq!((&told["event"], &told["session"]), (&json!("session"), &json!("s")));
+    let told = feed.next().await;
+    assert_eq!(
+        (&told["event"], &told["number"], &told["command"], &told["state"], &told["exitCode"]),
+        (&json!("command"), &json!(1), &json!("echo one"), &json!("ended"), &json!(0))
+    );
+    // A background command is known by the number that it has in its sandbox.
+    let body = json!({ "command": "read line" });
+    let started = world.post(world.admin(), "/api/v1/sessions/s/processes", body).await.is(201);
+    let command = async |feed: &mut crate::support::Events, number: u64, state: &str| loop {
+        let told = feed.next().await;
+        if told["number"] == number && told["state"] == state && !(state == "running" && told["process"].is_null()) {
+            return told;
+        }
+    };
+    let told = command(&mut feed, 2, "running").await;
+    assert_eq!((&told["process"], &told["background"]), (&started["process"], &json!(true)));
+    let process = format!("/api/v1/sessions/s/processes/{}", started["process"]);
+    world.send(world.admin(), Method::DELETE, &process).await.is(200);
+    let told = command(&mut feed, 2, "ended").await;
+    assert_eq!((&told["process"], &told["cancelled"]), (&started["process"], &json!(true)));
+    // What the session sets is told, too; and that it is gone ends the feed.
+    let patch = json!({ "idleTtlSecs": 77 });
+    world.with_json(world.admin(), Method::PATCH, "/api/v1/sessions/s", patch).await.is(200);
+    loop {
+        let told = feed.next().await;
+        if told["event"] == "session" && told["overrides"]["idleTtlSecs"] == 77 {
+            break;
+        }
+    }
+    world.send(world.admin(), Method::DELETE, "/api/v1/sessions/s").await.is(200);
+    loop {
+        let told = feed.next().await;
+        if told["event"] == "error" {
+            assert_eq!(told["code"], "session-missing");
+            break;
+        }
+    }
+    assert!(feed.end().await);
+    world.end().await;
+}

@@ -94,6 +94,9 @@ pub struct Remembered {
     pub backend: BackendName,
     /// Whether it went on without its caller.
     pub background: bool,
+    /// The number that a background command has, or had, in its sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub process: Option<ProcessId>,
     /// When it started, in milliseconds since 1970.
     pub started_millis: u64,
     /// `running`, `ended` or `lost`.
@@ -126,6 +129,7 @@ impl Remembered {
             caller: entry.caller.clone(),
             backend: entry.backend,
             background: entry.background,
+            process: entry.process,
             started_millis: entry.started_millis,
             state,
             ended,

@@ -74,7 +74,7 @@ pub use moltis_sandbox as sandbox;
 pub use answer::{Answer, Collected};
 pub use approvals::{Ruled, SessionApprovals};
 pub use capped::{Capped, Cut};
-pub use explain::{ExplainRequest, Explanation};
+pub use explain::{ExplainRequest, Explained, Explanation};
 pub use failover::FailedOver;
 pub use file_rules::{FileRules, RuledFiles};
 pub use images::{BuildOutcome, BuildRequested, CleanedImages, ImageOf, ImagesListed};

@@ -1,6 +1,7 @@
 //! Files: of a session's sandbox, and managed files. The same routes for both, beneath another path.
 
 use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -24,6 +25,12 @@ use crate::schema::{flag, has, list, named, object, text};
 
 /// Bytes of names that one answer holds.
 const MAX_HELD: usize = 16 << 20;
+
+/// Entries of a tree that are counted.
+const MAX_COUNTED: u64 = 100_000;
+
+/// Time that counting a tree takes at most.
+const COUNTING: Duration = Duration::from_secs(5);
 
 /// Media type of whole trees.
 const TAR: &str = "application/x-tar";
@@ -49,6 +56,7 @@ struct Paths {
     folders: &'static str,
     moves: &'static str,
     tree: &'static str,
+    counts: &'static str,
 }
 
 const SESSION: Paths = Paths {
@@ -58,6 +66,7 @@ const SESSION: Paths = Paths {
     folders: "/api/v1/sessions/{session}/files/mkdir",
     moves: "/api/v1/sessions/{session}/files/move",
     tree: "/api/v1/sessions/{session}/files/tree",
+    counts: "/api/v1/sessions/{session}/files/count",
 };
 
 const MANAGED: Paths = Paths {
@@ -67,6 +76,7 @@ const MANAGED: Paths = Paths {
     folders: "/api/v1/files/mkdir",
     moves: "/api/v1/files/move",
     tree: "/api/v1/files/tree",
+    counts: "/api/v1/files/count",
 };
 
 fn path_param() -> Param {
@@ -82,7 +92,7 @@ fn of(whose: Whose) -> Vec<Route> {
         Whose::Session => (SESSION, Bound::Session, "Files"),
         Whose::Managed => (MANAGED, Bound::Never, "Managed files"),
     };
-    let ids: [&str; 9] = match whose {
+    let ids: [&str; 10] = match whose {
         Whose::Session => [
             "readFile",
             "writeFile",
@@ -93,6 +103,7 @@ fn of(whose: Whose) -> Vec<Route> {
             "removeFile",
             "downloadTree",
             "uploadTree",
+            "countTree",
         ],
         Whose::Managed => [
             "readManagedFile",
@@ -104,6 +115,7 @@ fn of(whose: Whose) -> Vec<Route> {
             "removeManagedFile",
             "downloadManagedTree",
             "uploadManagedTree",
+            "countManagedTree",
         ],
     };
     let on = |route: Route| match whose {
@@ -183,6 +195,10 @@ fn of(whose: Whose) -> Vec<Route> {
             .with([path_param(), overwrite()])
             .bytes(TAR)
             .answers(200, "It was unpacked", named("TreeSummary")),
+        on(Route::new(Method::GET, paths.counts, ids[9], Rule::read(bound), move |call| counted(call, whose)))
+            .about(tag, "What a tree holds, counted, without following links")
+            .with([path_param()])
+            .answers(200, "The count", named("TreeCount")),
     ]
 }
 
@@ -446,14 +462,32 @@ async fn folder(mut call: Call, whose: Whose) -> Answered {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Move {
     from: String,
+    #[serde(default)]
+    from_encoding: Option<String>,
     to: String,
+    #[serde(default)]
+    to_encoding: Option<String>,
     #[serde(default)]
     overwrite: bool,
 }
 
+/// A path in a body: the only encoding that there is, besides none, is base64.
+fn encoded_path(text: String, is_base64: bool) -> Result<GuestPath, Problem> {
+    use base64::Engine;
+
+    if !is_base64 {
+        return guest_path(text.as_bytes());
+    }
+    let bytes = base64::engine::general_purpose::STANDARD.decode(text);
+    guest_path(&bytes.map_err(|_| {
+        Problem::invalid("body-invalid", "a path is no base64").fix("leave its encoding out for plain text")
+    })?)
+}
+
 async fn moved(mut call: Call, whose: Whose) -> Answered {
-    let Move { from, to, overwrite } = call.json().await?;
-    let (from, to) = (guest_path(from.as_bytes())?, guest_path(to.as_bytes())?);
+    let Move { from, from_encoding, to, to_encoding, overwrite } = call.json().await?;
+    let from = encoded_path(from, from_encoding.is_some())?;
+    let to = encoded_path(to, to_encoding.is_some())?;
     Target::open(&call, whose, overwrite).await?.files(&call).rename(&from, &to, overwrite).await?;
     ok(&json!({ "from": from.to_string(), "to": to.to_string() }))
 }
@@ -472,6 +506,78 @@ async fn download(call: Call, whose: Whose) -> Answered {
     let first = tar.next().await.transpose()?;
     let tar = Box::pin(futures_util::stream::iter(first.map(Ok)).chain(tar));
     Ok(attachment(Response::new(body(tar, target)), &path, ".tar", TAR))
+}
+
+/// What a tree holds. Links are counted, not followed.
+async fn counted(call: Call, whose: Whose) -> Answered {
+    let path = call.path("path")?;
+    let target = Target::open(&call, whose, false).await?;
+    let files = target.files(&call);
+    let top = files.stat(&path, false).await?;
+    let mut count = Count::default();
+    let mut waiting = Vec::new();
+    if count.add(&top) {
+        waiting.push(path);
+    }
+    let (until, mut all) = (Instant::now() + COUNTING, true);
+    'folders: while let Some(folder) = waiting.pop() {
+        let mut entries = match files.list(&folder).await {
+            Ok(entries) => entries,
+            // Gone since it was counted.
+            Err(error) if error.code() == "file-missing" => continue,
+            Err(error) => return Err(error.into()),
+        };
+        while let Some(entry) = entries.next().await {
+            let entry = entry?;
+            if count.add(&entry.metadata) {
+                let mut inside = folder.as_bytes().to_vec();
+                if !inside.ends_with(b"/") {
+                    inside.push(b'/');
+                }
+                inside.extend_from_slice(entry.name.as_bytes());
+                match GuestPath::new(inside) {
+                    Some(inside) => waiting.push(inside),
+                    // Too deep to be named.
+                    None => all = false,
+                }
+            }
+            if count.seen() > MAX_COUNTED || Instant::now() > until {
+                all = false;
+                break 'folders;
+            }
+        }
+    }
+    let folders = count.folders - u64::from(top.kind == EntryKind::Directory);
+    ok(&json!({
+        "files": count.files, "folders": folders, "others": count.others, "bytes": count.bytes, "all": all,
+    }))
+}
+
+#[derive(Default)]
+struct Count {
+    files: u64,
+    folders: u64,
+    others: u64,
+    bytes: u64,
+}
+
+impl Count {
+    /// Counts an entry; whether it is a folder to look into.
+    fn add(&mut self, metadata: &Metadata) -> bool {
+        match metadata.kind {
+            EntryKind::File => {
+                self.files += 1;
+                self.bytes = self.bytes.saturating_add(metadata.size);
+            }
+            EntryKind::Directory => self.folders += 1,
+            EntryKind::Symlink | EntryKind::Other => self.others += 1,
+        }
+        metadata.kind == EntryKind::Directory
+    }
+
+    fn seen(&self) -> u64 {
+        self.files + self.folders + self.others
+    }
 }
 
 async fn upload(mut call: Call, whose: Whose) -> Answered {

@@ -2,6 +2,7 @@
 
 mod events;
 pub mod exec;
+mod feed;
 mod files;
 mod link;
 mod network;
@@ -23,6 +24,7 @@ static TABLE: LazyLock<Vec<Route>> = LazyLock::new(|| {
         events::routes(),
         sandboxes::routes(),
         sessions::routes(),
+        feed::routes(),
         exec::routes(),
         link::routes(),
         terminal::routes(),

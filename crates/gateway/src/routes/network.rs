@@ -10,7 +10,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use moltis_config::value::domain::Domain;
 use moltis_config::value::{Context, Text};
-use moltis_egress::audit::{Filter, Follow, Snapshot, Stats};
+use moltis_egress::audit::{Filter, Follow, Periods, Snapshot, Stats};
 use moltis_egress::{Action, Entry, Origin, Protocol};
 use moltis_runtime::approvals::as_compared;
 use moltis_runtime::store::{Approval, ApprovalId, Decision, RuleAction, Word, now_millis};
@@ -74,7 +74,7 @@ pub fn routes() -> Vec<Route> {
                 ),
             ),
         Route::new(Method::GET, "/api/v1/network/stats", "getNetworkStats", read, stats)
-            .about("Network", "What the log says, counted by host")
+            .about("Network", "What the log says, counted by host and by time")
             .with(filters())
             .with([query("limit", "How many hosts at most; 100 where it is absent", number(1, 10_000))])
             .fails(&[404])
@@ -261,15 +261,16 @@ async fn stats(call: Call) -> Answered {
     let filter = filter(&call)?;
     let most = usize::try_from(call.number("limit").unwrap_or(words::SHOWN)).unwrap_or(usize::MAX);
     let who = call.who.clone();
-    let (stats, tally) = reading(&call.runtime(), move |snapshot| {
-        let mut stats = Stats::default();
+    let (stats, periods, tally) = reading(&call.runtime(), move |snapshot| {
+        let (mut stats, mut periods) = (Stats::default(), Periods::default());
         let tally = snapshot.read(&filter, |entry| {
             if who.sees_named(&entry.session) {
                 stats.add(&entry);
+                periods.add(&entry);
             }
             ControlFlow::Continue(())
         })?;
-        Ok((stats, tally))
+        Ok((stats, periods, tally))
     })
     .await?;
     let counted = |counted: &moltis_egress::audit::Counted| {
@@ -289,7 +290,13 @@ async fn stats(call: Call) -> Answered {
         })
         .collect();
     let others = rest.iter().fold(stats.others(), |sum, (_, of)| sum.and(of));
+    let over_time: Vec<_> = periods
+        .all()
+        .iter()
+        .map(|period| json!({ "fromMillis": period.from, "allowed": period.allowed, "denied": period.denied }))
+        .collect();
     ok(&json!({
+        "overTime": { "periodMs": periods.length_millis(), "periods": over_time },
         "domains": domains, "others": counted(&others), "total": counted(&stats.total()),
         "droppedEntries": tally.dropped, "unreadableLines": tally.unreadable,
     }))

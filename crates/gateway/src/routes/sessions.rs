@@ -4,8 +4,10 @@ use std::collections::HashMap;
 
 use axum::http::Method;
 use moltis_runtime::json::Remembered;
-use moltis_runtime::store::{HistoryCursor, Patch, SandboxState, Session, SessionPatch, StoredSandbox};
-use moltis_runtime::{ExplainRequest, Runtime, SandboxInfo, Stopped};
+use moltis_runtime::store::{
+    HistoryCursor, KeyScope, Patch, SandboxState, Session, SessionOverrides, SessionPatch, StoredSandbox,
+};
+use moltis_runtime::{ExplainRequest, Explained, Explanation, Runtime, SandboxInfo, Stopped};
 use moltis_sandbox::SessionKey;
 use serde_json::{Map, Value, json};
 
@@ -15,7 +17,7 @@ use crate::call::{Call, json as json_answer, ok, session_key};
 use crate::grants::{self, Asked};
 use crate::problem::Problem;
 use crate::route::{Answered, Bound, Route, Rule, query};
-use crate::schema::{flag, has, list as list_of, may, named, object, text};
+use crate::schema::{flag, has, list as list_of, may, named, object, text, text_of};
 
 /// Sessions whose state is looked up for one page at most; the others say what is written down.
 const LOOKED_UP: usize = 200;
@@ -27,6 +29,7 @@ pub fn routes() -> Vec<Route> {
         Route::new(Method::GET, "/api/v1/sessions", "listSessions", Rule::read(Bound::Filtered), list)
             .about("Sessions", "Sessions in the order of their keys")
             .with(words::page())
+            .with([query("contains", "Those whose keys hold this text, in letters of any case", text_of(1, 512))])
             .runs()
             .answers(
                 200,
@@ -120,7 +123,7 @@ pub fn routes() -> Vec<Route> {
 }
 
 /// A session as it is told: what is stored, and what there is of its sandbox.
-fn told(session: &Session, sandbox: Option<&SandboxInfo>) -> Map<String, Value> {
+pub fn told(session: &Session, sandbox: Option<&SandboxInfo>) -> Map<String, Value> {
     let mut fields = match json!(session) {
         Value::Object(fields) => fields,
         _ => Map::new(),
@@ -145,13 +148,18 @@ fn told(session: &Session, sandbox: Option<&SandboxInfo>) -> Map<String, Value> 
 async fn list(call: Call) -> Answered {
     let most = usize::try_from(call.number("limit").unwrap_or(words::SHOWN)).unwrap_or(usize::MAX);
     let mut after = call.query("cursor").map(session_key).transpose()?;
+    let contains = call.query("contains").map(str::to_lowercase);
+    let wanted = |key: &SessionKey| {
+        call.who.sees(key)
+            && contains.as_ref().is_none_or(|text| key.as_str().to_lowercase().contains(text))
+    };
     let runtime = call.runtime();
     let (mut found, mut next) = (Vec::new(), None);
     'pages: loop {
         let page = runtime.sessions(after.as_ref()).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.key.clone());
-        for session in page.into_iter().filter(|session| call.who.sees(&session.key)) {
+        for session in page.into_iter().filter(|session| wanted(&session.key)) {
             if found.len() == most {
                 next = found.last().map(|session: &Session| session.key.clone());
                 break 'pages;
@@ -185,12 +193,49 @@ async fn show(call: Call) -> Answered {
     // What it says of the host, such as folders, is for whoever runs it.
     fields.insert("fate".to_owned(), json!(next.sandbox));
     fields.insert("because".to_owned(), next.because.into());
+    let plain = if session.overrides == SessionOverrides::default() {
+        None
+    } else {
+        Some(runtime.explain(&ExplainRequest::default()).await?)
+    };
+    let admin = call.who.has(KeyScope::Admin);
+    fields.insert("settings".to_owned(), settings(&next.settings, plain.as_ref(), admin).into());
+    let mounts = next.mounts.iter().map(|mount| {
+        let mut told = json!({ "target": mount.target, "mode": mount.mode });
+        if admin {
+            told["source"] = mount.source.display().to_string().into();
+        }
+        told
+    });
+    fields.insert("mounts".to_owned(), mounts.collect());
     fields.insert("notEnforced".to_owned(), json!(next.not_enforced));
     fields.insert("notes".to_owned(), json!(next.notes));
     if let Some(error) = next.refusal {
         fields.insert("refusal".to_owned(), Problem::from(error).document());
     }
     ok(&fields)
+}
+
+/// Keys whose values name folders of the host.
+const HOST_PATHS: [&str; 3] = ["workspace", "mounts", "rootfs"];
+
+/// What a session's sandbox is to be, beside what it would be if the session set nothing.
+fn settings(all: &[Explained], plain: Option<&Explanation>, admin: bool) -> Vec<Value> {
+    let shown = all.iter().filter(|setting| admin || !HOST_PATHS.contains(&setting.key));
+    let told = shown.map(|setting| {
+        let mut told = json!(setting);
+        let configured = match plain {
+            None => setting.value.clone(),
+            Some(plain) => {
+                plain.settings.iter().find(|other| other.key == setting.key).and_then(|o| o.value.clone())
+            }
+        };
+        if let Some(configured) = configured {
+            told["configured"] = configured.into();
+        }
+        told
+    });
+    told.collect()
 }
 
 async fn create(mut call: Call) -> Answered {

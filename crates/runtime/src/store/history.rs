@@ -1,5 +1,6 @@
 //! What a session ran: the last commands, newest first.
 
+use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{BackendName, Ending, Status};
 use rusqlite::{OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,8 @@ pub struct HistoryEntry {
     pub backend: BackendName,
     /// Whether it went on without its caller.
     pub background: bool,
+    /// The number that a background command has, or had, in its sandbox.
+    pub process: Option<ProcessId>,
     /// When it started, in milliseconds since 1970.
     pub started_millis: u64,
     /// What became of it.
@@ -169,7 +172,7 @@ impl Database {
 
 const HISTORY: &str =
     "SELECT number, command, caller, backend, background, started, state, code, signal, ending, micros,
-        stdout_bytes, stderr_bytes, stdout_head, stdout_tail, stderr_head, stderr_tail
+        stdout_bytes, stderr_bytes, stdout_head, stdout_tail, stderr_head, stderr_tail, process
     FROM commands WHERE session = ?1 AND number < ?2 ORDER BY number DESC LIMIT ?3";
 
 fn read(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
@@ -207,6 +210,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<HistoryEntry> {
         caller: row.get(2)?,
         backend: backend.parse().map_err(|()| malformed(3))?,
         background: row.get(4)?,
+        process: row.get::<_, Option<u32>>(17)?.map(ProcessId),
         started_millis: since_1970(row.get(5)?),
         result,
     })

@@ -302,6 +302,7 @@ fn a_command_is_remembered_from_before_its_start() {
         caller: ME,
         backend: BackendName::Namespaces,
         background: false,
+        process: None,
         started_millis: NOW,
         result: HistoryResult::Running,
     };
