@@ -217,6 +217,14 @@ impl Call {
         guest_path(self.query.get(name).unwrap_or_default())
     }
 
+    /// [`path`](Self::path), where it is there.
+    ///
+    /// # Errors
+    /// `path-invalid`.
+    pub fn path_if_any(&self, name: &str) -> Result<Option<GuestPath>, Problem> {
+        self.query.get(name).map(guest_path).transpose()
+    }
+
     /// A header, if it is there and is text.
     pub fn header(&self, name: impl header::AsHeaderName) -> Option<&str> {
         self.parts.headers.get(name).and_then(|value| value.to_str().ok())

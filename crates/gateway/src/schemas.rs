@@ -952,11 +952,7 @@ fn gateway() -> Named {
                 [
                     has("key", "", text()),
                     may("value", "As it is written in moltis.toml", text()),
-                    has(
-                        "origin",
-                        "",
-                        word(&ORIGINS),
-                    ),
+                    has("origin", "", word(&ORIGINS)),
                     may("place", "", text()),
                     may("default", "", text()),
                     has("help", "", text()),

@@ -92,7 +92,10 @@ async fn all_of(world: &World, base: &str, top: &str) {
     world.get(world.admin(), &of("", "/g", "")).await.fails(404, "file-missing");
     // Paths that are none.
     world.get(world.admin(), &format!("{base}/list?path=relative")).await.fails(400, "path-invalid");
-    world.get(world.admin(), &format!("{base}/list")).await.fails(400, "param-missing");
+    world.get(world.admin(), &format!("{base}/count")).await.fails(400, "param-missing");
+    // Where nothing is named it is where commands run, or all managed files.
+    let listed = world.get(world.admin(), &format!("{base}/list")).await.is(200);
+    assert_eq!(listed["path"], if top.is_empty() { "/" } else { top });
     world.get(world.admin(), &format!("{base}/list?path=%2Fa%00b")).await.fails(400, "path-invalid");
 }
 

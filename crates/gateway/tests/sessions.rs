@@ -218,7 +218,10 @@ async fn what_happens_in_a_session_is_told_as_it_happens() {
     let started = world.post(world.admin(), "/api/v1/sessions/s/processes", body).await.is(201);
     let command = async |feed: &mut crate::support::Events, number: u64, state: &str| loop {
         let told = feed.next().await;
-        if told["number"] == number && told["state"] == state && !(state == "running" && told["process"].is_null()) {
+        if told["number"] == number
+            && told["state"] == state
+            && !(state == "running" && told["process"].is_null())
+        {
             return told;
         }
     };

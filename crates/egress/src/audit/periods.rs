@@ -8,8 +8,7 @@ use super::{Action, Entry, Event};
 pub const MAX_PERIODS: u64 = 96;
 
 /// Lengths of a period in seconds, each a multiple of the one before, so that periods can be put together.
-const LENGTHS: [u64; 12] =
-    [1, 5, 15, 60, 300, 900, 3_600, 10_800, 43_200, 86_400, 604_800, 604_800 * 4];
+const LENGTHS: [u64; 12] = [1, 5, 15, 60, 300, 900, 3_600, 10_800, 43_200, 86_400, 604_800, 604_800 * 4];
 
 /// What was counted in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,16 +120,12 @@ mod tests {
         ] {
             periods.add(&entry(timestamp, event, action));
         }
-        let seconds = [
-            Period { from: 1_000, allowed: 0, denied: 1 },
-            Period { from: 2_000, allowed: 1, denied: 1 },
-        ];
+        let seconds =
+            [Period { from: 1_000, allowed: 0, denied: 1 }, Period { from: 2_000, allowed: 1, denied: 1 }];
         assert_eq!((periods.length_millis(), periods.all()), (1000, seconds.to_vec()));
         periods.add(&entry(400_000, Event::Open, Action::Allowed));
-        let longer = [
-            Period { from: 0, allowed: 1, denied: 2 },
-            Period { from: 390_000, allowed: 1, denied: 0 },
-        ];
+        let longer =
+            [Period { from: 0, allowed: 1, denied: 2 }, Period { from: 390_000, allowed: 1, denied: 0 }];
         assert_eq!((periods.length_millis(), periods.all()), (15_000, longer.to_vec()));
     }
 

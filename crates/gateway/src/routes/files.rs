@@ -21,7 +21,7 @@ use crate::call::{Call, guest_path, json as json_answer, nothing, ok};
 use crate::carry::{carry, unheard};
 use crate::problem::Problem;
 use crate::route::{Answered, Bound, Param, Route, Rule, header as header_param, needed, query};
-use crate::schema::{flag, has, list, named, object, text};
+use crate::schema::{flag, has, list, may, named, object, text, word};
 
 /// Bytes of names that one answer holds.
 const MAX_HELD: usize = 16 << 20;
@@ -31,6 +31,9 @@ const MAX_COUNTED: u64 = 100_000;
 
 /// Time that counting a tree takes at most.
 const COUNTING: Duration = Duration::from_secs(5);
+
+/// Home of most sandboxes.
+const HOME: &[u8] = b"/home/sandbox";
 
 /// Media type of whole trees.
 const TAR: &str = "application/x-tar";
@@ -163,11 +166,22 @@ fn of(whose: Whose) -> Vec<Route> {
             entries(call, whose)
         }))
         .about(tag, "What a folder holds, by name")
-        .with([path_param()])
+        .with([Param {
+            required: false,
+            about: "The path, from the root; absent: the folder in which commands run that name none, or all managed files",
+            ..path_param()
+        }])
         .answers(
             200,
             "Its entries",
-            object("", [has("path", "", text()), has("entries", "", list(named("FileInfo")))]),
+            object(
+                "",
+                [
+                    has("path", "", text()),
+                    may("pathEncoding", "When it is not UTF-8", word(&["base64"])),
+                    has("entries", "", list(named("FileInfo"))),
+                ],
+            ),
         ),
         on(Route::new(Method::POST, paths.folders, ids[4], Rule::write(bound), move |call| {
             folder(call, whose)
@@ -230,6 +244,16 @@ impl Target {
         let open = unheard(opening, progress).await?;
         open.note_use().await;
         Ok(Self::Open(Box::new(open)))
+    }
+
+    /// Where things are whose path is not given: all managed files, or where the session's commands run.
+    fn beginning(&self) -> Result<GuestPath, Problem> {
+        let sandbox: &dyn Sandbox = match self {
+            Self::Managed(_) => return guest_path(b"/"),
+            Self::Found(sandbox) => &**sandbox,
+            Self::Open(open) => &*open.sandbox,
+        };
+        sandbox.directory().map_or_else(|| guest_path(HOME), Ok)
     }
 
     /// The files, under the rules of the configuration.
@@ -420,8 +444,12 @@ async fn stat(call: Call, whose: Whose) -> Answered {
 }
 
 async fn entries(call: Call, whose: Whose) -> Answered {
-    let path = call.path("path")?;
+    let asked = call.path_if_any("path")?;
     let target = Target::open(&call, whose, false).await?;
+    let path = match asked {
+        Some(path) => path,
+        None => target.beginning()?,
+    };
     let mut entries = target.files(&call).list(&path).await?;
     let (mut held, mut bytes) = (Vec::<Entry>::new(), 0);
     while let Some(entry) = entries.next().await {
@@ -440,7 +468,12 @@ async fn entries(call: Call, whose: Whose) -> Answered {
     held.sort_by(|a, b| a.name.cmp(&b.name));
     let entries: Vec<_> =
         held.iter().map(|entry| told(Some(entry.name.as_bytes()), &entry.metadata)).collect();
-    ok(&json!({ "path": path.to_string(), "entries": entries }))
+    let (text, encoding) = text_or_base64(path.as_bytes());
+    let mut answer = json!({ "path": text, "entries": entries });
+    if let Some(encoding) = encoding {
+        answer["pathEncoding"] = encoding.into();
+    }
+    ok(&answer)
 }
 
 #[derive(Deserialize)]

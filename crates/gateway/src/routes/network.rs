@@ -293,7 +293,9 @@ async fn stats(call: Call) -> Answered {
     let over_time: Vec<_> = periods
         .all()
         .iter()
-        .map(|period| json!({ "fromMillis": period.from, "allowed": period.allowed, "denied": period.denied }))
+        .map(
+            |period| json!({ "fromMillis": period.from, "allowed": period.allowed, "denied": period.denied }),
+        )
         .collect();
     ok(&json!({
         "overTime": { "periodMs": periods.length_millis(), "periods": over_time },

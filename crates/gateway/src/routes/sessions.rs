@@ -29,7 +29,11 @@ pub fn routes() -> Vec<Route> {
         Route::new(Method::GET, "/api/v1/sessions", "listSessions", Rule::read(Bound::Filtered), list)
             .about("Sessions", "Sessions in the order of their keys")
             .with(words::page())
-            .with([query("contains", "Those whose keys hold this text, in letters of any case", text_of(1, 512))])
+            .with([query(
+                "contains",
+                "Those whose keys hold this text, in letters of any case",
+                text_of(1, 512),
+            )])
             .runs()
             .answers(
                 200,
@@ -150,8 +154,7 @@ async fn list(call: Call) -> Answered {
     let mut after = call.query("cursor").map(session_key).transpose()?;
     let contains = call.query("contains").map(str::to_lowercase);
     let wanted = |key: &SessionKey| {
-        call.who.sees(key)
-            && contains.as_ref().is_none_or(|text| key.as_str().to_lowercase().contains(text))
+        call.who.sees(key) && contains.as_ref().is_none_or(|text| key.as_str().to_lowercase().contains(text))
     };
     let runtime = call.runtime();
     let (mut found, mut next) = (Vec::new(), None);

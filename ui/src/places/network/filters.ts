@@ -1,5 +1,7 @@
 // What of the log is wanted: in the address, in a request, and of what comes live.
 
+import type { Schema } from '../../api/client';
+
 export const PROTOCOLS = ['https', 'http', 'connect', 'socks5'] as const;
 export const ACTIONS = ['allowed', 'denied'] as const;
 
@@ -15,21 +17,7 @@ export interface Filter {
   since?: (typeof SINCE)[number];
 }
 
-export interface Entry {
-  timestamp: number;
-  session: string;
-  id: number;
-  event: 'open' | 'close';
-  domain: string;
-  port: number;
-  protocol: string;
-  action: string;
-  source: string;
-  reason?: string;
-  sentBytes: number;
-  receivedBytes: number;
-  durationMs: number;
-}
+export type Entry = Schema<'AuditEntry'>;
 
 function among<T extends string>(words: readonly T[], value: string | null): T | undefined {
   return words.find((word) => word === value);
@@ -62,13 +50,10 @@ export function toAddress(filter: Filter): URLSearchParams {
 }
 
 /** What the API is asked for. */
-export function toRequest(filter: Filter, now: number): Record<string, string> {
+export function toRequest(filter: Filter, now: number): Omit<Filter, 'since'> & { since?: number } {
   const { since, ...rest } = filter;
-  const asked: Record<string, string> = {};
-  for (const [key, value] of Object.entries(rest)) if (value) asked[key] = value;
   const length = since === undefined ? undefined : SINCE_MILLIS[since];
-  if (length !== undefined) asked['since'] = String(now - length);
-  return asked;
+  return length === undefined ? rest : { ...rest, since: now - length };
 }
 
 /** Whether anything is left out. */

@@ -1,5 +1,6 @@
 // Entries of the log as they are shown: an open and its close are one row, newest first, in bounded memory.
 
+import type { Schema } from '../../api/client';
 import type { Entry } from './filters';
 
 /** Rows that are kept. */
@@ -62,17 +63,7 @@ export class Log {
 }
 
 /** A question about a host. */
-export interface Approval {
-  id: number;
-  session: string;
-  host: string;
-  port: number;
-  protocol: string;
-  askedMillis: number;
-  expiresMillis: number;
-  result?: string;
-  decision?: string;
-}
+export type Approval = Schema<'Approval'>;
 
 /** Questions that wait, the oldest first, after one was told. */
 export function asked(waiting: readonly Approval[], told: Approval): readonly Approval[] {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { MAX_BARS, bars } from './chart';
+import { MAX_BARS, bars } from './bars';
 import { fromAddress, isPlain, toAddress, toRequest, wants } from './filters';
 import type { Entry, Filter } from './filters';
 import { Log, MAX_ROWS, asked } from './live';
@@ -36,7 +36,7 @@ describe('a filter', () => {
   });
 
   it('is what the API is asked for, with a time instead of a length', () => {
-    expect(toRequest({ domain: 'a', since: '1h' }, 10_000_000)).toEqual({ domain: 'a', since: '6400000' });
+    expect(toRequest({ domain: 'a', since: '1h' }, 10_000_000)).toEqual({ domain: 'a', since: 6_400_000 });
   });
 
   it.each<[Filter, Partial<Entry>, boolean]>([

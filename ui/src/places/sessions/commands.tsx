@@ -11,6 +11,7 @@ import { ErrorBox } from '../../parts/told';
 import { oneLine } from '../../format/escape';
 import { setQuery, useAddress } from '../../router';
 import { CommandRow } from './command';
+import { quoted } from './quoted';
 import { merged, processOf, searched, type Command, type Timeline } from './timeline';
 
 /** Older commands that are read at once. */
@@ -151,11 +152,6 @@ function byNumber(command: Command, all: Timeline, processes: readonly Schema<'P
   if (found === undefined) return undefined;
   const newest = all.find((other) => other.background && other.process === command.process);
   return newest?.number === command.number ? processes.find((one) => one.process === found.process) : undefined;
-}
-
-/** A word of a POSIX shell. */
-export function quoted(text: string): string {
-  return /^[A-Za-z0-9_./:@%+=,-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
 }
 
 /** Runs a command in the background, so that neither a reload nor the end of this tab ends it. */

@@ -1,9 +1,11 @@
-import { PlaceHead, type PlaceProps } from '../../layout/place';
+// Sessions: all of them, or one.
 
-export function Sessions(_: PlaceProps) {
-  return (
-    <div class="place">
-      <PlaceHead crumbs={[{ text: 'Sessions' }]} />
-    </div>
-  );
+import type { PlaceProps } from '../../layout/place';
+import { SessionList } from './list';
+import { SessionPage } from './page';
+import './sessions.css';
+
+export function Sessions({ parts }: PlaceProps) {
+  const [session, tab = ''] = parts;
+  return session === undefined ? <SessionList /> : <SessionPage session={session} tab={tab} />;
 }

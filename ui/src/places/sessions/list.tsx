@@ -14,7 +14,9 @@ import { Loading, Panel } from '../../parts/panel';
 import { Table, type Column } from '../../parts/table';
 import { When } from '../../parts/time';
 import { ErrorBox } from '../../parts/told';
-import { address, Link, navigate, setQuery, useAddress, useTitle } from '../../router';
+import { useMay } from '../../layout/me';
+import { PlaceHead } from '../../layout/place';
+import { address, Link, navigate, setQuery, useAddress } from '../../router';
 import { asker } from './timeline';
 
 type Session = Schema<'Session'>;
@@ -147,7 +149,7 @@ export function SessionList() {
   const [typed, setTyped] = useState(wanted);
   const { found, error, busy, more, again } = useSessions(wanted);
   const [making, setMaking] = useState(false);
-  useTitle('Sessions');
+  const mayWrite = useMay('operator.write');
 
   useEffect(() => setTyped(wanted), [wanted]);
   useEffect(() => {
@@ -166,22 +168,21 @@ export function SessionList() {
   const count = found === null ? '' : `${found.sessions.length.toLocaleString('en')}${whole ? '' : ' and more'}`;
   return (
     <div class="place">
-      <header>
-        <h1>Sessions</h1>
-        <span class="row push">
-          <input
-            type="search"
-            class="input filter"
-            placeholder="Filter by key"
-            aria-label="Filter sessions by a part of their keys"
-            value={typed}
-            onInput={(event) => setTyped(event.currentTarget.value)}
-          />
+      <PlaceHead crumbs={[{ text: 'Sessions' }]}>
+        <input
+          type="search"
+          class="input filter"
+          placeholder="Filter by key"
+          aria-label="Filter sessions by a part of their keys"
+          value={typed}
+          onInput={(event) => setTyped(event.currentTarget.value)}
+        />
+        {mayWrite && (
           <Button onClick={() => setMaking(!making)} expanded={making}>
             New session
           </Button>
-        </span>
-      </header>
+        )}
+      </PlaceHead>
       {making && <NewSession onClose={() => setMaking(false)} />}
       {error && <ErrorBox told={error} onRetry={again} />}
       <Panel

@@ -8,7 +8,7 @@ import { Panel } from '../../parts/panel';
 import { Took, When } from '../../parts/time';
 import { setQuery, useAddress } from '../../router';
 import { Watch } from './command';
-import { quoted } from './commands';
+import { quoted } from './quoted';
 import { ending } from './timeline';
 
 export function Processes({

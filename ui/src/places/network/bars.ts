@@ -1,10 +1,8 @@
 // The geometry of the chart: how often something was allowed and denied, by time.
 
-export interface Period {
-  fromMillis: number;
-  allowed: number;
-  denied: number;
-}
+import type { Schema } from '../../api/client';
+
+export type Period = Schema<'NetworkStats'>['overTime']['periods'][number];
 
 export interface Bar {
   fromMillis: number;
