@@ -437,7 +437,7 @@ function NewFolder({ place, path, onDone, onClose }: { place: Place; path: strin
   return (
     <Ask title="New folder" onClose={onClose} onSubmit={() => name !== '' && wrong === undefined && make.run()}>
       <Field label="Name" wrong={wrong}>
-        <TextInput mono value={name} onValue={setName} autoFocus />
+        <TextInput mono value={name} onValue={setName} autofocus />
       </Field>
       {make.error && <ErrorBox told={make.error} onClose={make.clear} />}
       <div class="row">
@@ -472,7 +472,7 @@ function Rename({ place, path, entry, onDone, onClose }: { place: Place; path: s
             setName(value);
             move.clear();
           }}
-          autoFocus
+          autofocus
         />
       </Field>
       {move.error && !taken && <ErrorBox told={move.error} onClose={move.clear} />}
@@ -528,7 +528,7 @@ function Move({ place, path, names, onDone, onClose }: { place: Place; path: str
             setTo(value);
             move.clear();
           }}
-          autoFocus
+          autofocus
         />
       </Field>
       {move.error && !taken && <ErrorBox told={move.error} onClose={move.clear} />}

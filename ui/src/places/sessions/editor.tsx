@@ -119,10 +119,10 @@ export function Editor({
           <TextInput name="memory" mono value={form.memory} onValue={(value) => set('memory', value)} />
         </Field>
         <Field label="CPUs" help="Cores, such as `0.5` or `2`; empty: as configured." from={from(form.cpus !== '', of('resource_limits.cpu_quota'))} wrong={wrong.cpus}>
-          <TextInput name="cpus" mono inputMode="decimal" value={form.cpus} onValue={(value) => set('cpus', value)} />
+          <TextInput name="cpus" mono value={form.cpus} onValue={(value) => set('cpus', value)} />
         </Field>
         <Field label="Processes" help="Processes and threads at once; empty: as configured." from={from(form.pids !== '', of('resource_limits.pids_max'))} wrong={wrong.pids}>
-          <TextInput name="pids" mono inputMode="numeric" value={form.pids} onValue={(value) => set('pids', value)} />
+          <TextInput name="pids" mono value={form.pids} onValue={(value) => set('pids', value)} />
         </Field>
         <Field label="Ends when idle for" help="Such as `30m` or `2h`; empty: as configured." from={from(form.idle !== '', of('idle_ttl'))} wrong={wrong.idle}>
           <TextInput name="idle" mono value={form.idle} onValue={(value) => set('idle', value)} />

@@ -237,7 +237,7 @@ function NewSession({ onClose }: { onClose: () => void }) {
     >
       <div class="body stack tight">
         <Field label="Key" help="Any text of up to 512 bytes, such as `team/review-17`. What is there already is opened.">
-          <TextInput value={key} onValue={setKey} mono required maxLength={512} autoFocus />
+          <TextInput value={key} onValue={setKey} mono autofocus />
         </Field>
         {make.error && <ErrorBox told={make.error} onClose={make.clear} />}
         <div class="row">
