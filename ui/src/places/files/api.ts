@@ -16,6 +16,8 @@ export interface Place {
   /** Names it among others, for what is remembered of it. */
   id: string;
   list(path: string, signal?: AbortSignal): Promise<Entry[]>;
+  /** The folder in which commands run that name none. */
+  beginning(signal?: AbortSignal): Promise<string>;
   makeFolder(path: string, parents?: boolean): Promise<unknown>;
   move(from: string, to: string, overwrite?: boolean): Promise<unknown>;
   remove(path: string, recursive: boolean): Promise<unknown>;
@@ -57,6 +59,11 @@ export function placeOf(session: string | null): Place {
         modifiedMillis: entry.modifiedMillis,
         ...(entry.target === undefined ? {} : { target: named(entry.target, entry.targetEncoding) }),
       }));
+    },
+    async beginning(signal) {
+      const response = await api.raw('get', whole(url(`${top}/list`, parts)), { signal });
+      const { path, pathEncoding } = (await response.json()) as { path: string; pathEncoding?: string };
+      return named(path, pathEncoding);
     },
     async makeFolder(path, parents = false) {
       const { text } = forBody(path);

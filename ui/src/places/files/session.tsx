@@ -2,18 +2,17 @@
 
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import type { Schema } from '../../api/client';
+import { asTold, isAbort, type Told } from '../../api/problem';
 import { oneLine } from '../../format/escape';
 import { Button } from '../../parts/button';
 import { Loading } from '../../parts/panel';
+import { ErrorBox } from '../../parts/told';
 import { setQuery, useAddress } from '../../router';
 import { quoted } from '../sessions/quoted';
 import { placeOf } from './api';
 import { Browser } from './browser';
 import { fromAddress, toAddress } from './path';
 import './files.css';
-
-/** Folders in which a session begins, the first that is there. */
-const BEGINNINGS = ['/workspace', '/home/sandbox', '/'];
 
 export function SessionFiles({
   session,
@@ -28,28 +27,20 @@ export function SessionFiles({
   const place = useMemo(() => placeOf(session), [session]);
   const asked = query.get('path');
   const [begins, setBegins] = useState<string | null>(null);
+  const [error, setError] = useState<Told | null>(null);
+  const [tries, setTries] = useState(0);
   useEffect(() => {
-    if (asked !== null || begins !== null) return;
-    let gone = false;
-    const look = async () => {
-      for (const folder of BEGINNINGS) {
-        const found = await place.list(folder).then(
-          () => true,
-          () => false,
-        );
-        if (gone) return;
-        if (found) return setBegins(folder);
-      }
-      setBegins('/');
-    };
-    void look();
-    return () => {
-      gone = true;
-    };
-  }, [place, asked]);
+    if (asked !== null) return;
+    const abort = new AbortController();
+    setError(null);
+    place.beginning(abort.signal).then(setBegins, (failed: unknown) => {
+      if (!isAbort(failed)) setError(asTold(failed));
+    });
+    return () => abort.abort();
+  }, [place, asked === null, tries]);
   const [typed, setTyped] = useState('');
   const path = asked === null ? begins : fromAddress(asked);
-  const places = [...new Set(['/home/sandbox', '/tmp', ...mounts.map((mount) => mount.target)])];
+  const places = [...new Set([...(begins === null ? [] : [begins]), '/tmp', ...mounts.map((mount) => mount.target)])];
   return (
     <>
       <div class="row small">
@@ -78,8 +69,9 @@ export function SessionFiles({
           </Button>
         </form>
       </div>
+      {error !== null && asked === null && <ErrorBox told={error} onRetry={() => setTries(tries + 1)} />}
       {path === null ? (
-        <Loading what="Looking where the session begins; a sandbox that does not run is started" />
+        error === null && <Loading what="Looking where the session begins; a sandbox that does not run is started" />
       ) : (
         <Browser
           place={place}

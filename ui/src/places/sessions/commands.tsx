@@ -37,8 +37,8 @@ export function Commands({
   const [older, setOlder] = useState<readonly Command[]>([]);
   const [isWhole, setWhole] = useState(false);
   const [open, setOpen] = useState<ReadonlySet<number>>(new Set());
-  /** The process that was started here, to be unfolded once it is in the timeline. */
-  const started = useRef<number | null>(null);
+  /** The process that was started here, to be unfolded once it is in the timeline, after this command. */
+  const started = useRef<{ process: number; after: number } | null>(null);
 
   const all = useMemo(() => merged(older, timeline), [older, timeline]);
   const shown = useMemo(() => searched(all, wanted), [all, wanted]);
@@ -59,8 +59,9 @@ export function Commands({
   }, []);
 
   useEffect(() => {
-    if (started.current === null) return;
-    const found = all.find((command) => command.background && command.process === started.current);
+    const wanted = started.current;
+    if (wanted === null) return;
+    const found = all.find((command) => command.process === wanted.process && command.number > wanted.after);
     if (found === undefined) return;
     started.current = null;
     unfold(found.number, true);
@@ -83,8 +84,9 @@ export function Commands({
       {mayWrite && (
         <Run
           session={session}
-          onStarted={(process) => {
-            started.current = process;
+          latest={() => all[0]?.number ?? 0}
+          onStarted={(process, after) => {
+            started.current = { process, after };
           }}
         />
       )}
@@ -155,13 +157,23 @@ function byNumber(command: Command, all: Timeline, processes: readonly Schema<'P
 }
 
 /** Runs a command in the background, so that neither a reload nor the end of this tab ends it. */
-function Run({ session, onStarted }: { session: string; onStarted: (process: number) => void }) {
+function Run({
+  session,
+  latest,
+  onStarted,
+}: {
+  session: string;
+  /** Number of the latest command. */
+  latest: () => number;
+  onStarted: (process: number, after: number) => void;
+}) {
   const [command, setCommand] = useState('');
   const [cwd, setCwd] = useState('');
   const [seconds, setSeconds] = useState('');
   const [notes, setNotes] = useState<readonly string[]>([]);
   const run = useAct(async () => {
     const timeoutSecs = Number(seconds);
+    const after = latest();
     const answer = await api.post('/api/v1/sessions/{session}/processes', {
       path: { session },
       body: {
@@ -172,7 +184,7 @@ function Run({ session, onStarted }: { session: string; onStarted: (process: num
       },
     });
     setCommand('');
-    onStarted(answer.process);
+    onStarted(answer.process, after);
     setNotes([
       ...answer.notes,
       ...(answer.restarted === undefined ? [] : [`The sandbox before this one ended (${answer.restarted}): what was not in the home is gone.`]),

@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import { api, type Schema } from '../../api/client';
-import { useAct } from '../../api/use';
+import { useAct, useLiveState } from '../../api/use';
 import { oneLine } from '../../format/escape';
 import { Button, Confirm } from '../../parts/button';
 import { Check } from '../../parts/field';
@@ -36,6 +36,8 @@ export function SessionPage({ session, tab }: { session: string; tab: string }) 
 
 function One({ session, tab, onMade }: { session: string; tab: string; onMade: () => void }) {
   const view = useSession(session);
+  // A gateway that is away is told of at the top of the page.
+  const connection = useLiveState();
   const [editing, setEditing] = useState<Focus | null>(null);
   const shown = TABS.some(([name]) => name === tab) ? tab : '';
   const name = TABS.find(([word]) => word === shown)?.[1] ?? '';
@@ -88,7 +90,7 @@ function One({ session, tab, onMade }: { session: string; tab: string; onMade: (
           }}
         />
       )}
-      {view.feed.kind === 'stale' && (
+      {view.feed.kind === 'stale' && connection.kind === 'live' && (
         <ErrorBox told={view.feed.why} tone="warn">
           <span class="soft">
             What is shown was so <When millis={view.feed.sinceMillis} />. It is tried again by itself.{' '}
