@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 
 use axum::http::Method;
+use moltis_config::value::number::write_duration;
+use moltis_config::words::Words as _;
 use moltis_runtime::json::Remembered;
 use moltis_runtime::store::{
     HistoryCursor, KeyScope, Patch, SandboxState, Session, SessionOverrides, SessionPatch, StoredSandbox,
 };
 use moltis_runtime::{ExplainRequest, Explained, Explanation, Runtime, SandboxInfo, Stopped};
-use moltis_sandbox::SessionKey;
+use moltis_sandbox::{DomainPattern, Origin, SessionKey, Setting};
 use serde_json::{Map, Value, json};
 
 use super::words;
@@ -202,7 +204,7 @@ async fn show(call: Call) -> Answered {
         Some(runtime.explain(&ExplainRequest::default()).await?)
     };
     let admin = call.who.has(KeyScope::Admin);
-    fields.insert("settings".to_owned(), settings(&next.settings, plain.as_ref(), admin).into());
+    fields.insert("settings".to_owned(), settings(&runtime, &session, &next.settings, plain.as_ref(), admin).into());
     let mounts = next.mounts.iter().map(|mount| {
         let mut told = json!({ "target": mount.target, "mode": mount.mode });
         if admin {
@@ -223,22 +225,66 @@ async fn show(call: Call) -> Answered {
 const HOST_PATHS: [&str; 3] = ["workspace", "mounts", "rootfs"];
 
 /// What a session's sandbox is to be, beside what it would be if the session set nothing.
-fn settings(all: &[Explained], plain: Option<&Explanation>, admin: bool) -> Vec<Value> {
-    let shown = all.iter().filter(|setting| admin || !HOST_PATHS.contains(&setting.key));
-    let told = shown.map(|setting| {
+fn settings(
+    runtime: &Runtime,
+    session: &Session,
+    all: &[Explained],
+    plain: Option<&Explanation>,
+    admin: bool,
+) -> Vec<Value> {
+    let sandbox = &runtime.config().tools.exec.sandbox;
+    let listed = |patterns: &[DomainPattern]| {
+        let all: Vec<_> = patterns.iter().map(ToString::to_string).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    };
+    // What is not in the answer about a sandbox of its own, or is another there.
+    let of_config = |key: &str| match key {
+        "sandboxEnabled" => Some(Some((sandbox.mode.value.word() != "off").to_string())),
+        "idle_ttl" => Some(Some(write_duration(sandbox.idle_ttl.value))),
+        "trusted_domains" => Some(listed(&sandbox.trusted_domains.value)),
+        "denied_domains" => Some(listed(&sandbox.denied_domains.value)),
+        "on_unknown" => Some(Some(sandbox.on_unknown.value.word().to_owned())),
+        _ => None,
+    };
+    let configured = |setting: &Explained| match (of_config(setting.key), plain) {
+        (Some(value), _) => value,
+        (None, Some(plain)) if !setting.key.starts_with("home_") => {
+            plain.settings.iter().find(|other| other.key == setting.key).and_then(|o| o.value.clone())
+        }
+        (None, _) => setting.value.clone(),
+    };
+    let told = |setting: &Explained| {
         let mut told = json!(setting);
-        let configured = match plain {
-            None => setting.value.clone(),
-            Some(plain) => {
-                plain.settings.iter().find(|other| other.key == setting.key).and_then(|o| o.value.clone())
-            }
-        };
-        if let Some(configured) = configured {
+        if let Some(configured) = configured(setting) {
             told["configured"] = configured.into();
         }
         told
-    });
-    told.collect()
+    };
+    let mut all: Vec<Explained> =
+        all.iter().filter(|setting| admin || !HOST_PATHS.contains(&setting.key)).cloned().collect();
+    // Without the network `trusted` they are of no effect, and set all the same.
+    let overrides = &session.overrides;
+    let origin = |is_own: bool, configured| if is_own { Origin::Session } else { configured };
+    let domains = |key, own: &Option<Vec<DomainPattern>>, configured: &Setting<Vec<DomainPattern>>| Explained {
+        key,
+        value: listed(own.as_ref().unwrap_or(&configured.value)),
+        origin: origin(own.is_some(), configured.origin),
+    };
+    let own = overrides.on_unknown;
+    for setting in [
+        domains("trusted_domains", &overrides.trusted_domains, &sandbox.trusted_domains),
+        domains("denied_domains", &overrides.denied_domains, &sandbox.denied_domains),
+        Explained {
+            key: "on_unknown",
+            value: Some(own.unwrap_or(sandbox.on_unknown.value).word().to_owned()),
+            origin: origin(own.is_some(), sandbox.on_unknown.origin),
+        },
+    ] {
+        if !all.iter().any(|there| there.key == setting.key) {
+            all.push(setting);
+        }
+    }
+    all.iter().map(told).collect()
 }
 
 async fn create(mut call: Call) -> Answered {

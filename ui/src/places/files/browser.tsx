@@ -3,7 +3,6 @@
 import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { asTold, isAbort, type Told } from '../../api/problem';
 import { useAct } from '../../api/use';
-import { oneLine } from '../../format/escape';
 import { size as written } from '../../format/size';
 import { announce } from '../../parts/announce';
 import { Button, Question } from '../../parts/button';
@@ -19,7 +18,7 @@ import { setQuery } from '../../router';
 import type { Entry, Place } from './api';
 import { Conflicts, needsNoWord, workOf, type Waiting } from './conflicts';
 import { begin, dismiss, useJob } from './jobs';
-import { base, crumbs, fromAddress, joined, nameProblem, parent, toAddress } from './path';
+import { base, crumbs, fromAddress, joined, nameProblem, parent, shown, toAddress } from './path';
 import { lookAround } from './there';
 import { Viewer } from './viewer';
 import { dropped, picked, type Walked } from './walk';
@@ -112,7 +111,7 @@ export function Browser({
               <input
                 type="checkbox"
                 class="choose"
-                aria-label={`Choose ${oneLine(row.name)}`}
+                aria-label={`Choose ${shown(row.name)}`}
                 checked={chosen.has(row.name)}
                 onChange={(event) => {
                   const next = new Set(chosen);
@@ -135,9 +134,9 @@ export function Browser({
           <span class="glyph" title={KIND[row.kind]} aria-hidden="true">
             {GLYPH[row.kind]}
           </span>
-          {oneLine(row.name)}
+          {shown(row.name)}
           {row.kind === 'directory' && '/'}
-          {row.target !== undefined && <span class="soft"> → {oneLine(row.target)}</span>}
+          {row.target !== undefined && <span class="soft"> → {shown(row.target)}</span>}
           <span class="unseen">, {KIND[row.kind]}</span>
         </span>
       ),
@@ -152,7 +151,7 @@ export function Browser({
       end: true,
       cell: (row) => {
         const at = joined(path, row.name);
-        const name = oneLine(row.name);
+        const name = shown(row.name);
         return (
           <>
             {row.kind === 'file' && (
@@ -221,17 +220,17 @@ export function Browser({
       {view !== null && (
         <Viewer place={place} path={fromAddress(view)} onClose={() => setQuery({ view: null }, {})} />
       )}
-      <section class="panel" aria-label={`The folder ${oneLine(path)}`}>
+      <section class="panel" aria-label={`The folder ${shown(path)}`}>
         <header>
           <nav class="folders machine" aria-label="Folders on the way here">
             {crumbs(path).map((crumb, number, all) => (
               <span key={crumb.path}>
                 {number > 1 && <span class="soft">/</span>}
                 {number === all.length - 1 ? (
-                  <span aria-current="page">{number === 0 ? '/' : oneLine(crumb.name)}</span>
+                  <span aria-current="page">{number === 0 ? '/' : shown(crumb.name)}</span>
                 ) : (
                   <button type="button" class="crumb" onClick={() => go(crumb.path)}>
-                    {number === 0 ? '/' : oneLine(crumb.name)}
+                    {number === 0 ? '/' : shown(crumb.name)}
                   </button>
                 )}
               </span>
@@ -329,7 +328,7 @@ export function Browser({
           !error && <Loading what="Reading the folder" />
         ) : (
           <Table
-            label={`Entries of ${oneLine(path)}`}
+            label={`Entries of ${shown(path)}`}
             rows={rows}
             columns={columns}
             rowKey={(row) => row.name}
@@ -349,7 +348,7 @@ export function Browser({
           />
         )}
       </section>
-      {over && <div class="drop">Drop to upload into {oneLine(path)}</div>}
+      {over && <div class="drop">Drop to upload into {shown(path)}</div>}
     </div>
   );
 }
@@ -393,9 +392,9 @@ function Uploading({ place, job }: { place: Place; job: NonNullable<ReturnType<t
       <div class="body stack tight">
         {state.running ? (
           <>
-            <Progress done={state.sent} of={state.bytes} label={`Uploading into ${oneLine(job.folder)}: ${files}, ${written(state.sent)} of ${written(state.bytes)}`} />
+            <Progress done={state.sent} of={state.bytes} label={`Uploading into ${shown(job.folder)}: ${files}, ${written(state.sent)} of ${written(state.bytes)}`} />
             <div class="row small">
-              <span class="machine soft">{state.current !== null && oneLine(state.current)}</span>
+              <span class="machine soft">{state.current !== null && shown(state.current)}</span>
               <span class="push">
                 <Button small onClick={job.cancel}>
                   Give it up
@@ -406,7 +405,7 @@ function Uploading({ place, job }: { place: Place; job: NonNullable<ReturnType<t
         ) : (
           <div class="row">
             <span>
-              {state.cancelled ? `Given up after ${files}. What was sent by half is not there.` : `Uploaded ${files} into ${oneLine(job.folder)}.`}
+              {state.cancelled ? `Given up after ${files}. What was sent by half is not there.` : `Uploaded ${files} into ${shown(job.folder)}.`}
             </span>
             <span class="push">
               <Button small quiet onClick={() => dismiss(place)}>
@@ -417,7 +416,7 @@ function Uploading({ place, job }: { place: Place; job: NonNullable<ReturnType<t
         )}
         {state.failed.slice(0, 20).map((one) => (
           <ErrorBox key={one.path} told={one.told}>
-            <span class="machine small">{oneLine(one.path)}</span>
+            <span class="machine small">{shown(one.path)}</span>
           </ErrorBox>
         ))}
         {state.failed.length > 20 && <p class="small">And {state.failed.length - 20} more failed.</p>}
@@ -463,7 +462,7 @@ function Rename({ place, path, entry, onDone, onClose }: { place: Place; path: s
   });
   const taken = move.error?.code === 'file-exists';
   return (
-    <Ask title={`Rename ${oneLine(entry.name)}`} onClose={onClose} onSubmit={() => changed && wrong === undefined && move.run(false)}>
+    <Ask title={`Rename ${shown(entry.name)}`} onClose={onClose} onSubmit={() => changed && wrong === undefined && move.run(false)}>
       <Field label="New name" wrong={wrong}>
         <TextInput
           mono
@@ -480,7 +479,7 @@ function Rename({ place, path, entry, onDone, onClose }: { place: Place; path: s
         <Question
           what={
             <>
-              <code class="machine">{oneLine(name)}</code> is there already. What is in it is lost if it is replaced.
+              <code class="machine">{shown(name)}</code> is there already. What is in it is lost if it is replaced.
             </>
           }
           yes="Replace it"
@@ -517,7 +516,7 @@ function Move({ place, path, names, onDone, onClose }: { place: Place; path: str
     onDone();
   });
   const taken = move.error?.code === 'file-exists';
-  const what = left.length === 1 ? oneLine(left[0] ?? '') : `${left.length} entries`;
+  const what = left.length === 1 ? shown(left[0] ?? '') : `${left.length} entries`;
   return (
     <Ask title={`Move ${what}`} onClose={onClose} onSubmit={() => target !== path && to.startsWith('/') && move.run(false)}>
       <Field label="Into the folder" help="Its path from the root, such as `/archive`." wrong={to.startsWith('/') ? undefined : 'write its path from the root'}>
@@ -536,7 +535,7 @@ function Move({ place, path, names, onDone, onClose }: { place: Place; path: str
         <Question
           what={
             <>
-              <code class="machine">{oneLine(joined(target, left[0] ?? ''))}</code> is there already. What is in it is lost
+              <code class="machine">{shown(joined(target, left[0] ?? ''))}</code> is there already. What is in it is lost
               if it is replaced.
             </>
           }
@@ -610,7 +609,7 @@ function Delete({
     announce('Deleted');
     onDone();
   });
-  const shown = names.slice(0, 8).map((name) => oneLine(name));
+  const first = names.slice(0, 8).map(shown);
   const parts =
     lost === null
       ? []
@@ -625,8 +624,8 @@ function Delete({
         what={
           <>
             <div>
-              <strong>Deleted for good:</strong> <span class="machine">{shown.join(', ')}</span>
-              {names.length > shown.length && ` and ${names.length - shown.length} more`}
+              <strong>Deleted for good:</strong> <span class="machine">{first.join(', ')}</span>
+              {names.length > first.length && ` and ${names.length - first.length} more`}
             </div>
             <div>
               {lost === null ? (

@@ -1,12 +1,12 @@
 // What is asked before an upload: what is to become of names that are taken, and of files that often hold secrets.
 
 import { useState } from 'preact/hooks';
-import { oneLine } from '../../format/escape';
 import { size } from '../../format/size';
 import { Button } from '../../parts/button';
 import { Check, Select } from '../../parts/field';
 import { Mark } from '../../parts/mark';
 import { Panel } from '../../parts/panel';
+import { shown } from './path';
 import { isSecret, MAX_FILE, plan, type Chosen, type Decision, type Plan, type There } from './plan';
 import type { Work } from './uploads';
 
@@ -62,7 +62,7 @@ export function Conflicts({
   return (
     <Panel
       title="Before it is uploaded"
-      about={`${files.length.toLocaleString('en')} ${files.length === 1 ? 'file' : 'files'} into ${oneLine(waiting.folder)}`}
+      about={`${files.length.toLocaleString('en')} ${files.length === 1 ? 'file' : 'files'} into ${shown(waiting.folder)}`}
       footer={
         <>
           <Button
@@ -142,14 +142,14 @@ export function Conflicts({
                 const word = decided.get(found.path) ?? (forAll !== undefined && found.choices.includes(forAll) ? forAll : '');
                 return (
                   <li key={found.path}>
-                    <span class="machine">{oneLine(found.path)}</span>
+                    <span class="machine">{shown(found.path)}</span>
                     <span class="soft small">
                       {found.at === found.path
                         ? `a ${found.with === 'directory' ? 'folder' : found.with === 'file' ? 'file' : 'link or device'} has this name`
-                        : `${oneLine(found.at)} is no folder`}
+                        : `${shown(found.at)} is no folder`}
                     </span>
                     <Select
-                      aria-label={`What becomes of ${oneLine(found.path)}`}
+                      aria-label={`What becomes of ${shown(found.path)}`}
                       value={word}
                       onValue={(value) => value !== '' && choose(found.path, value as Decision)}
                       options={[{ value: '', label: 'decide' }, ...found.choices.map((choice) => ({ value: choice, label: WORDS[choice] }))]}
@@ -172,7 +172,7 @@ function Names({ paths }: { paths: readonly string[] }) {
   return (
     <ul class="names machine">
       {paths.slice(0, 8).map((path) => (
-        <li key={path}>{oneLine(path)}</li>
+        <li key={path}>{shown(path)}</li>
       ))}
       {paths.length > 8 && <li class="soft">and {paths.length - 8} more</li>}
     </ul>

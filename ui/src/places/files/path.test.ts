@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest';
 
-import { base, crumbs, encoded, forBody, fromAddress, fromBytes, joined, named, nameProblem, parent, toAddress, toBytes } from './path';
+import { base, crumbs, encoded, forBody, fromAddress, fromBytes, joined, named, nameProblem, parent, shown, toAddress, toBytes } from './path';
 
 describe('a path', () => {
   it('keeps every byte, whether it is UTF-8 or not', () => {
@@ -30,6 +30,10 @@ describe('a path', () => {
     }
     expect(toAddress('/\udcff')).toBe('/\\xFF');
     expect([null, '', 'a', '/a/../../b/./c//', '/a\0'].map(fromAddress)).toEqual(['/', '/', '/', '/b/c', '/']);
+  });
+
+  it('is looked at without anything that hides or turns text', () => {
+    expect(shown(`/a\n\u202e\x1b${named(btoa('\xff'), 'base64')}😀`)).toBe('/a\\n\\u{202e}\\x1b\\xff😀');
   });
 
   it('has parts', () => {

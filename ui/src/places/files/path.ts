@@ -1,6 +1,7 @@
 // Paths whose names need not be UTF-8: a byte that is no part of a character is kept as a lone half of one
 // (U+DC80 to U+DCFF), as Python does it, so that a path is a string everywhere in the page.
 
+import { oneLine } from '../../format/escape';
 import { fromBase64 } from '../sessions/output';
 
 /** The string of bytes that need not be UTF-8. */
@@ -63,6 +64,14 @@ export function toAddress(path: string): string {
   return Array.from(path.replace(/\\/g, '\\\\'), (character) => {
     const code = character.codePointAt(0) ?? 0;
     return code >= 0xdc80 && code <= 0xdcff ? `\\x${(code - 0xdc00).toString(16).toUpperCase()}` : character;
+  }).join('');
+}
+
+/** A path or name to look at: bytes that are no UTF-8 as `\xff`. */
+export function shown(path: string): string {
+  return Array.from(path, (character) => {
+    const code = character.codePointAt(0) ?? 0;
+    return code >= 0xdc80 && code <= 0xdcff ? `\\x${(code - 0xdc00).toString(16)}` : oneLine(character);
   }).join('');
 }
 

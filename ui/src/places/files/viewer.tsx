@@ -2,7 +2,6 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { asTold, isAbort, type Told } from '../../api/problem';
-import { oneLine } from '../../format/escape';
 import { size as written } from '../../format/size';
 import { Button } from '../../parts/button';
 import { Log } from '../../parts/log';
@@ -11,7 +10,7 @@ import { Size } from '../../parts/size';
 import { ErrorBox } from '../../parts/told';
 import type { Place } from './api';
 import { shownAs, type Shown } from './kind';
-import { base } from './path';
+import { base, shown } from './path';
 
 /** Bytes of text that are shown at once, and of an image. */
 const TEXT = 256 * 1024;
@@ -53,7 +52,7 @@ export function Viewer({ place, path, onClose }: { place: Place; path: string; o
     return () => abort.abort();
   }, [place.id, path, most, tries]);
 
-  const name = oneLine(base(path));
+  const name = shown(base(path));
   return (
     <Panel
       title={name}

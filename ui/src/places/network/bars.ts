@@ -26,7 +26,8 @@ export function bars(periods: readonly Period[], periodMs: number, width: number
   if (first === undefined || last === undefined || periodMs <= 0) return [];
   const count = Math.round((last.fromMillis - first.fromMillis) / periodMs) + 1;
   const times = Math.ceil(count / MAX_BARS);
-  const drawn = Math.max(Math.ceil(count / times), 12);
+  // A few bars are no wider than many.
+  const drawn = Math.max(Math.ceil(count / times), 48);
   const sums = new Map<number, { allowed: number; denied: number }>();
   for (const period of periods) {
     const at = Math.floor(Math.round((period.fromMillis - first.fromMillis) / periodMs) / times);

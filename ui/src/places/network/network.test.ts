@@ -126,7 +126,7 @@ describe('the chart', () => {
     );
     expect(drawn.map((bar) => [bar.x, bar.toMillis])).toEqual([
       [0, 1_000],
-      [30, 4_000],
+      [7.5, 4_000],
     ]);
     for (const bar of drawn) expect(bar.allowedHeight + bar.deniedHeight).toBeLessThanOrEqual(50 + 1e-9);
     expect(drawn[1]?.deniedHeight).toBeGreaterThan(1);

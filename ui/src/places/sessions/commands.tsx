@@ -242,22 +242,24 @@ function Run({
             </div>
           </div>
         )}
-        <details class="fold">
-          <summary>Folder and time limit</summary>
-          <div class="run-more">
-            <label>
-              <span>Folder inside</span>
-              <input class="input machine" value={cwd} placeholder="where the session begins" onInput={(event) => setCwd(event.currentTarget.value)} />
-            </label>
-            <label>
-              <span>Seconds until it is ended</span>
-              <input class="input" inputMode="decimal" value={seconds} placeholder="none" onInput={(event) => setSeconds(event.currentTarget.value.replace(/[^\d.]/g, ''))} />
-            </label>
-          </div>
-        </details>
-        <p class="small soft hint">
-          Enter runs it, Shift+Enter makes another line. It goes on in the background when this page is left or reloaded.
-        </p>
+        <div class="run-foot">
+          <details class="fold">
+            <summary>Folder and time limit</summary>
+            <div class="run-more">
+              <label>
+                <span>Folder inside</span>
+                <input class="input machine" value={cwd} placeholder="where the session begins" onInput={(event) => setCwd(event.currentTarget.value)} />
+              </label>
+              <label>
+                <span>Seconds until it is ended</span>
+                <input class="input" inputMode="decimal" value={seconds} placeholder="none" onInput={(event) => setSeconds(event.currentTarget.value.replace(/[^\d.]/g, ''))} />
+              </label>
+            </div>
+          </details>
+          <span class="small soft">
+            Enter runs it, Shift+Enter makes another line. It goes on in the background when this page is left.
+          </span>
+        </div>
       </div>
     </form>
   );

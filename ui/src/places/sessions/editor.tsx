@@ -88,7 +88,7 @@ export function Editor({
         <span class="about">A sandbox that runs stays as it is until the next command; the network holds at once.</span>
       </header>
       <div class="body editor-fields">
-        <Field label="Sandbox" help="Whether commands run in a sandbox at all." from={from(form.enabled !== '', of('mode') === 'off' ? 'off' : 'on')}>
+        <Field label="Sandbox" help="Whether commands run in a sandbox at all." from={from(form.enabled !== '', of('mode') === 'off' || of('sandboxEnabled') === 'false' ? 'off' : 'on')}>
           <Select
             name="enabled"
             value={form.enabled}

@@ -70,6 +70,7 @@ describe('the form of a session', () => {
         { key: 'resource_limits.cpu_quota' },
       ]),
     ).toEqual({ sandboxEnabled: false, network: 'trusted', memory: 2_147_483_648, pids: 1024 });
+    expect(configuredOf([{ key: 'sandboxEnabled', configured: 'false' }]).sandboxEnabled).toBe(false);
     expect([90, 5_400, 86_400, 61].map(writeSeconds)).toEqual(['90s', '90m', '1d', '61s']);
   });
 });

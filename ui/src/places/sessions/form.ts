@@ -114,7 +114,7 @@ export function configuredOf(settings: readonly { key: string; configured?: stri
     return text === undefined ? undefined : Number(text);
   };
   return {
-    sandboxEnabled: mode === undefined ? undefined : mode !== 'off',
+    sandboxEnabled: mode === undefined ? of('sandboxEnabled') !== 'false' : mode !== 'off',
     backend: of('backend'),
     network: of('network'),
     memory: memory === undefined ? undefined : parseSize(memory),

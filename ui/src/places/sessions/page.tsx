@@ -148,6 +148,9 @@ const ORIGIN: Record<string, string> = {
   api: 'API',
 };
 
+/** Backends that start from an image. */
+const WITH_IMAGES = new Set(['docker', 'podman', 'apple-container', 'firecracker']);
+
 function Header({
   details,
   editing,
@@ -161,6 +164,7 @@ function Header({
   const off = details.overrides.sandboxEnabled === false || (of('mode')?.value === 'off' && details.overrides.sandboxEnabled === undefined);
   const network = of('network')?.value ?? 'blocked';
   const workspace = details.overrides.workspace;
+  const hasImages = WITH_IMAGES.has(details.backend ?? of('backend')?.value ?? '');
   const mounts = details.mounts;
   const chip = (focus: Focus, name: string, key: string, shown?: string) => {
     const setting = of(key);
@@ -202,7 +206,7 @@ function Header({
           editing={editing}
           onEdit={onEdit}
         />
-        {of('image') && chip('image', 'image', 'image')}
+        {of('image') && (hasImages || of('image')?.origin === 'session') && chip('image', 'image', 'image')}
         {chip('memory', 'memory', 'resource_limits.memory_limit')}
         {chip('cpus', 'CPUs', 'resource_limits.cpu_quota')}
         {chip('pids', 'processes', 'resource_limits.pids_max')}
@@ -217,11 +221,11 @@ function Header({
         {chip('idle', 'ends when idle', 'idle_ttl')}
       </div>
       {mounts.length > 0 && (
-        <div class="row small soft">
-          <span>Mounts:</span>
+        <div class="row small soft mounts">
+          <span>Shows inside:</span>
           {mounts.map((mount) => (
-            <span key={mount.target} class="machine" title={mount.source === undefined ? undefined : `from ${oneLine(mount.source)}`}>
-              {oneLine(mount.target)} {mount.mode}
+            <span key={mount.target} title={mount.source === undefined ? undefined : `from ${oneLine(mount.source)}`}>
+              <span class="machine">{oneLine(mount.target)}</span> {mount.mode === 'rw' ? 'read and write' : 'read only'}
             </span>
           ))}
         </div>

@@ -65,3 +65,15 @@ export function whileStyled(owner: Document, work: () => void) {
     delete (owner as { createElement?: unknown }).createElement;
   }
 }
+
+/**
+ * Colours of 24 bits are written into `style` attributes by a part of xterm.js that takes the page's own document. Where
+ * it is not found they are left out, and nothing else.
+ */
+export function styleRows(xterm: object, owner: Document) {
+  const inner = (value: unknown, name: string): unknown =>
+    typeof value === 'object' && value !== null ? (value as Record<string, unknown>)[name] : undefined;
+  const renderer = inner(inner(inner(inner(xterm, '_core'), '_renderService'), '_renderer'), 'value');
+  const factory = inner(renderer, '_rowFactory');
+  if (typeof factory === 'object' && factory !== null && '_document' in factory) factory._document = owner;
+}

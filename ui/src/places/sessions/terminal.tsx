@@ -10,7 +10,7 @@ import { announce } from '../../parts/announce';
 import { Button } from '../../parts/button';
 import { Mark } from '../../parts/mark';
 import { DROPPED_OSC, raw, read, resized, sized, told, typed, type Phase, type Said } from './framing';
-import { styled, whileStyled } from './styled';
+import { styled, styleRows, whileStyled } from './styled';
 
 /** Lines that can be scrolled back to. */
 const SCROLLBACK = 5_000;
@@ -67,8 +67,9 @@ export function Terminal({ session }: { session: string }) {
   useEffect(() => {
     const element = place.current;
     if (element === null) return;
+    const owner = styled(document);
     const xterm = new Xterm({
-      documentOverride: styled(document),
+      documentOverride: owner,
       scrollback: SCROLLBACK,
       fontFamily: getComputedStyle(element).getPropertyValue('--mono') || 'monospace',
       fontSize: 13,
@@ -85,6 +86,7 @@ export function Terminal({ session }: { session: string }) {
     // Reports of size, title and the like would be typed into the shell.
     xterm.parser.registerCsiHandler({ final: 't' }, () => true);
     whileStyled(document, () => xterm.open(element));
+    styleRows(xterm, owner);
     // Shift+Tab and Escape are the program's; this leads out of the terminal by keyboard.
     xterm.attachCustomKeyEventHandler((event) => {
       if (event.type === 'keydown' && event.ctrlKey && event.altKey && event.key === 'Escape') {
