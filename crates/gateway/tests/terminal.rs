@@ -63,6 +63,24 @@ async fn bytes_go_both_ways_and_sizes_are_told() {
         assert_eq!(String::from_utf8_lossy(&printed).trim(), "20 50");
     };
     tokio::time::timeout(PATIENCE, talk).await.unwrap();
+    // Whoever leaves ends what runs there, and that is known.
+    let url = format!("ws://{}/api/v1/sessions/left/terminal?command=sleep%20300", world.address);
+    let (mut socket, _) = connect(&url, "moltis.v1").await;
+    loop {
+        match tokio::time::timeout(PATIENCE, socket.next()).await.unwrap() {
+            Some(Ok(Message::Text(text))) if text.contains("started") => break,
+            Some(Ok(_)) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(socket);
+    crate::support::until(async || {
+        let history = world.get(world.admin(), "/api/v1/sessions/left/history").await.is(200);
+        let command = &history["commands"][0];
+        assert_ne!(command["state"], "lost", "{command}");
+        command["state"] == "ended" && command["cancelled"] == true
+    })
+    .await;
     // Without the upgrade it is a request like any other.
     let plain = world
         .request(world.admin(), Method::GET, "/api/v1/sessions/s/terminal", &[], Bytes::new())

@@ -204,7 +204,10 @@ async fn show(call: Call) -> Answered {
         Some(runtime.explain(&ExplainRequest::default()).await?)
     };
     let admin = call.who.has(KeyScope::Admin);
-    fields.insert("settings".to_owned(), settings(&runtime, &session, &next.settings, plain.as_ref(), admin).into());
+    fields.insert(
+        "settings".to_owned(),
+        settings(&runtime, &session, &next.settings, plain.as_ref(), admin).into(),
+    );
     let mounts = next.mounts.iter().map(|mount| {
         let mut told = json!({ "target": mount.target, "mode": mount.mode });
         if admin {
@@ -265,11 +268,12 @@ fn settings(
     // Without the network `trusted` they are of no effect, and set all the same.
     let overrides = &session.overrides;
     let origin = |is_own: bool, configured| if is_own { Origin::Session } else { configured };
-    let domains = |key, own: &Option<Vec<DomainPattern>>, configured: &Setting<Vec<DomainPattern>>| Explained {
-        key,
-        value: listed(own.as_ref().unwrap_or(&configured.value)),
-        origin: origin(own.is_some(), configured.origin),
-    };
+    let domains =
+        |key, own: &Option<Vec<DomainPattern>>, configured: &Setting<Vec<DomainPattern>>| Explained {
+            key,
+            value: listed(own.as_ref().unwrap_or(&configured.value)),
+            origin: origin(own.is_some(), configured.origin),
+        };
     let own = overrides.on_unknown;
     for setting in [
         domains("trusted_domains", &overrides.trusted_domains, &sandbox.trusted_domains),

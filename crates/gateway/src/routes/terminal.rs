@@ -4,7 +4,7 @@ use axum::extract::FromRequestParts;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::http::{HeaderValue, Method, StatusCode};
 use moltis_sandbox::Exec;
-use moltis_sandbox::exec::{Command, ExecEvent, ExecRequest, TerminalSize};
+use moltis_sandbox::exec::{Command, ExecControl, ExecEvent, ExecEvents, ExecRequest, TerminalSize};
 use serde::Deserialize;
 use serde_json::json;
 
@@ -21,6 +21,9 @@ const MAX_MESSAGE: usize = 1 << 20;
 
 /// Time that a terminal has once the gateway is about to end.
 const LAST: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Time that what ran on a terminal has to end once nobody is there.
+const LEAVING: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// Starts bash where the sandbox has it, else sh.
 const SHELL: &str = "if command -v bash >/dev/null 2>&1; then exec bash -i; else exec sh -i; fi";
@@ -154,9 +157,27 @@ async fn drive(mut socket: WebSocket, place: Place, exec: Exec) {
             break;
         }
     }
-    feeder.abort();
-    // The events are dropped with this: whoever left ends what ran on the terminal.
     let _ = socket.send(Message::Close(None)).await;
+    drop(to_command);
+    leave(feeder, events).await;
+}
+
+/// Ends what ran on a terminal that somebody left, and waits until that is written down. What does not end in time ends
+/// as its events are dropped.
+async fn leave(feeder: tokio::task::JoinHandle<Box<dyn ExecControl>>, mut events: ExecEvents) {
+    let aborts = feeder.abort_handle();
+    let ending = async {
+        if let Ok(mut control) = feeder.await {
+            let _ = control.cancel().await;
+            while let Some(Ok(event)) = events.next().await {
+                if matches!(event, ExecEvent::Exit(_)) {
+                    break;
+                }
+            }
+        }
+    };
+    let _ = tokio::time::timeout(LEAVING, ending).await;
+    aborts.abort();
 }
 
 /// The next message; nothing once the other side is gone.

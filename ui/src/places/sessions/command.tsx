@@ -13,7 +13,7 @@ import { Took, When } from '../../parts/time';
 import { ErrorBox } from '../../parts/told';
 import { Lines } from './lines';
 import { type Output, remembered } from './output';
-import { asker, type Command, ending } from './timeline';
+import { asker, type Command, ending, titleOf } from './timeline';
 import { useOutput } from './watch';
 
 type Process = Schema<'Process'>;
@@ -49,7 +49,7 @@ export function CommandRow({
           <span class="glyph" aria-hidden="true">
             {open ? '▾' : '▸'}
           </span>
-          <span class="machine text">{oneLine(command.command)}</span>
+          <span class="machine text">{oneLine(titleOf(command.command))}</span>
         </button>
         <span class="facts-line">
           <Mark kind={mark}>{word}</Mark>

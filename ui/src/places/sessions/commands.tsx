@@ -4,7 +4,7 @@ import { useCallback, useEffect, useMemo, useRef, useState } from 'preact/hooks'
 import { api, type Schema } from '../../api/client';
 import { useAct } from '../../api/use';
 import { announce } from '../../parts/announce';
-import { Button } from '../../parts/button';
+import { Button, Confirm } from '../../parts/button';
 import { Empty } from '../../parts/empty';
 import { Loading, Panel } from '../../parts/panel';
 import { ErrorBox } from '../../parts/told';
@@ -171,7 +171,7 @@ function Run({
   const [cwd, setCwd] = useState('');
   const [seconds, setSeconds] = useState('');
   const [notes, setNotes] = useState<readonly string[]>([]);
-  const run = useAct(async () => {
+  const run = useAct(async (recreate: boolean) => {
     const timeoutSecs = Number(seconds);
     const after = latest();
     const answer = await api.post('/api/v1/sessions/{session}/processes', {
@@ -179,6 +179,7 @@ function Run({
       body: {
         command,
         mustExist: true,
+        ...(recreate ? { recreate } : {}),
         ...(cwd === '' ? {} : { cwd }),
         ...(seconds === '' ? {} : { timeoutSecs }),
       },
@@ -193,7 +194,7 @@ function Run({
     announce('It runs');
   });
   const submit = () => {
-    if (command.trim() !== '' && !run.busy) void run.run();
+    if (command.trim() !== '' && !run.busy) void run.run(false);
   };
   return (
     <form
@@ -229,7 +230,22 @@ function Run({
             It starts. A sandbox that does not run is made first, which takes a while if its image is not there.
           </p>
         )}
-        {run.error && <ErrorBox told={run.error} onClose={run.clear} />}
+        {run.error && (
+          <ErrorBox told={run.error} onClose={run.clear}>
+            {run.error.code === 'sandbox-busy' && (
+              <div>
+                <Confirm
+                  small
+                  what="All that runs in the session ends, and what is not in its home, as in /tmp, is lost. The command runs in a new sandbox."
+                  yes="End it all and run"
+                  onYes={() => run.run(true)}
+                >
+                  Make the sandbox anew and run it…
+                </Confirm>
+              </div>
+            )}
+          </ErrorBox>
+        )}
         {notes.length > 0 && (
           <div class="told plain">
             {notes.map((note) => (

@@ -42,6 +42,14 @@ export function asker(caller: Caller): string {
   }
 }
 
+/** How the gateway starts the shell of a terminal. */
+const SHELL = 'if command -v bash >/dev/null 2>&1; then exec bash -i; else exec sh -i; fi';
+
+/** What a command is called in a list: its text, but for the shell of a terminal. */
+export function titleOf(command: string): string {
+  return command === SHELL ? 'a terminal’s shell' : command;
+}
+
 /** How a command stands: a mark, and a word in its place. */
 export interface Ending {
   mark: 'running' | 'ended' | 'failed' | 'lost';

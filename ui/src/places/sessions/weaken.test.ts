@@ -25,7 +25,7 @@ describe('a change of a session', () => {
     [{}, { network: 'open' }, {}, ['network: blocked → open']],
     [{ network: 'open' }, { network: 'trusted' }, {}, []],
     [{ network: 'blocked' }, { network: null }, { network: 'trusted' }, ['network: blocked → trusted']],
-    [{ limits: { memory: 5 } }, { limits: { memory: 6 } }, {}, ['memory limit: 5 → 6']],
+    [{ limits: { memory: 1024 } }, { limits: { memory: 2048 } }, {}, ['memory limit: 1K → 2K']],
     [{ limits: { memory: 5 } }, { limits: { memory: 4 } }, {}, []],
     [{ limits: { memory: 5, pids: 3 } }, { limits: null }, { pids: 2 }, ['memory limit: 5 → none']],
     [{}, { limits: { cpus: 2 } }, { cpus: 1 }, ['CPU limit: 1 → 2']],

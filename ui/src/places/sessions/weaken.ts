@@ -106,7 +106,8 @@ export function weaker(overrides: Overrides, patch: Patch, configured: Configure
     const of = (set: Overrides) => set.limits?.[limit] ?? configured[limit];
     const [before, now] = [of(overrides), of(after)];
     if (before !== undefined && (now === undefined || now > before)) {
-      found.push({ what: name, before: String(before), after: now === undefined ? 'none' : String(now), means });
+      const written = limit === 'memory' ? writeSize : String;
+      found.push({ what: name, before: written(before), after: now === undefined ? 'none' : written(now), means });
     }
   }
   const writes = (set: Overrides) => set.workspace?.mode === 'rw';
