@@ -221,7 +221,7 @@ function Header({
         {chip('idle', 'ends when idle', 'idle_ttl')}
       </div>
       {mounts.length > 0 && (
-        <div class="row small soft mounts">
+        <div class="row small soft shows-inside">
           <span>Shows inside:</span>
           {mounts.map((mount) => (
             <span key={mount.target} title={mount.source === undefined ? undefined : `from ${oneLine(mount.source)}`}>
