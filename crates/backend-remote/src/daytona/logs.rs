@@ -37,7 +37,7 @@ pub struct Logs {
 enum Way {
     /// It is to be begun, or begun again.
     None,
-    Socket(Socket),
+    Socket(Box<Socket>),
     /// All of it, each time: after this long.
     Asking(Duration),
     Over,
@@ -97,7 +97,7 @@ impl Logs {
     async fn begin(&mut self) -> Result<(), Failure> {
         self.anew();
         self.way = match self.toolbox.follow(&self.session, &self.command).await {
-            Ok(socket) => Way::Socket(socket),
+            Ok(socket) => Way::Socket(Box::new(socket)),
             // What stands in between knows no WebSocket.
             Err(Failure::Answer { status: 200 | 400 | 404 | 405 | 426 | 501, .. }) => Way::Asking(PAUSE.0),
             Err(failure) => return Err(failure),

@@ -278,9 +278,11 @@ fn stream(
                     return;
                 }
                 left = left.map(|left| left - 1);
-                // A message holds 1 KiB at most, and the first of a line not even its whole mark.
+                // A message holds 1 KiB at most, and the first of a line not even its whole mark. Of much output that would
+                // only take its time.
                 let (first, rest) = line.split_at(2);
-                for piece in std::iter::once(first).chain(rest.chunks(1024)) {
+                let size = if at < 64 { 1024 } else { 16 << 10 };
+                for piece in std::iter::once(first).chain(rest.chunks(size)) {
                     if sender.send(Ok(Bytes::copy_from_slice(piece))).await.is_err() {
                         return;
                     }
