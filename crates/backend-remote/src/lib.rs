@@ -15,6 +15,7 @@ mod rented;
 mod retry;
 mod sandbox;
 mod scripts;
+mod sync;
 mod tools;
 pub mod vercel;
 

@@ -60,6 +60,11 @@ impl<'a> Part<'a> {
         Err(Errno::EXIST)
     }
 
+    /// The name that it has for now. Whatever has that name when this is dropped is removed.
+    pub fn name(&self) -> &CStr {
+        &self.name
+    }
+
     /// The file, to write to.
     pub fn file(&mut self) -> &mut File {
         &mut self.file
@@ -110,7 +115,8 @@ impl Drop for Part<'_> {
     }
 }
 
-fn random_name() -> CString {
+/// A name that nothing has, by which [`is_part`] knows what has no lasting name yet.
+pub fn random_name() -> CString {
     // Nobody need be unable to guess it: it is made only if nothing of that name is there.
     let random = || RandomState::new().hash_one(0);
     let digits = format!("{:016x}{:016x}", random(), random());
