@@ -18,6 +18,7 @@ mod scripts;
 mod sync;
 mod tools;
 pub mod vercel;
+mod workspace;
 
 pub use daytona::DaytonaConfig;
 pub use vercel::VercelConfig;

@@ -23,6 +23,9 @@ use crate::http::Failure;
 use crate::journal::{Entry, Journal, Lock, Ready, now_millis};
 use crate::machine::Machine;
 use crate::sandbox::{Remote, RemoteSandbox};
+use crate::sync::Store;
+use crate::tools::Tools;
+use crate::workspace::{Carried, Place, Shown, last};
 
 /// How long a good answer to the question whether the token is good is remembered.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -99,6 +102,7 @@ pub struct Rented<P> {
 struct Inner<P> {
     name: BackendName,
     data_dir: PathBuf,
+    config_dir: Option<PathBuf>,
     /// Absent, with the reason: there is not what it takes to speak to it.
     provider: Result<P, Diagnosis>,
     guarantees: Guarantees,
@@ -108,18 +112,25 @@ struct Inner<P> {
 }
 
 impl<P: Provider> Rented<P> {
-    /// For this account. Nothing is asked before it is used.
+    /// For this account. Nothing is asked before it is used. `config_dir` is the folder of the user's configuration, which is
+    /// never carried anywhere.
     pub fn new(
         name: BackendName,
         data_dir: PathBuf,
+        config_dir: Option<PathBuf>,
         provider: Result<P, Diagnosis>,
         guarantees: Guarantees,
     ) -> Self {
         let journal = Journal::new(&data_dir, name.as_str());
         Self {
-            inner: Arc::new(Inner { name, data_dir, provider, guarantees, journal, swept: OnceCell::new() }),
+            inner: Arc::new(Inner { name, data_dir, config_dir, provider, guarantees, journal, swept: OnceCell::new() }),
         }
     }
+}
+
+/// Where its workspace lies.
+fn place(ready: &Ready) -> Place<'_> {
+    Place { directory: &ready.directory, home: ready.told.home() }
 }
 
 fn is_gone(failure: &Failure) -> bool {
@@ -182,11 +193,49 @@ impl<P: Provider> Inner<P> {
     }
 
     async fn forget(&self, id: SandboxId) -> Result<()> {
+        let store = self.store(&id);
         let forget = move |journal: &Journal| {
+            store.forget();
             journal.forget(&id);
             Ok(())
         };
         self.on_disk(forget).await
+    }
+
+    /// Whether a spec can be kept at all.
+    fn judge(&self, spec: &SandboxSpec) -> Result<()> {
+        if !spec.mounts.is_empty() {
+            return Err(failure::declared("mounts", "only the workspace is carried to the provider"));
+        }
+        self.provider()?.judge(spec)
+    }
+
+    /// Where it is kept what both sides of a workspace hold.
+    fn store(&self, id: &SandboxId) -> Store {
+        Store::new(&self.data_dir, self.name.as_str(), id.as_str())
+    }
+
+    /// Brings back what changed in a workspace since the last command, before its machine ends.
+    async fn carry_last(&self, entry: &Entry) {
+        let Ok(Some((ready, machine))) = self.running(entry, false).await else { return };
+        let remote = Remote::new(machine, &ready.directory, &ready.told, entry.created_millis);
+        let places = (self.data_dir.clone(), self.config_dir.clone());
+        let tools = Arc::new(Tools(Arc::new(remote)));
+        last(tools, place(&ready), self.store(&entry.id), &entry.name, places).await;
+    }
+
+    /// The workspace of a spec, or without one that which is written down. One that is not there any more is none where
+    /// only what is written down asks for it.
+    async fn shown(&self, id: &SandboxId, spec: Option<&SandboxSpec>) -> Result<Option<Shown>> {
+        let (data_dir, config_dir) = (self.data_dir.clone(), self.config_dir.clone());
+        let (spec, store) = (spec.cloned(), self.store(id));
+        let judge = move |_: &Journal| match spec {
+            Some(spec) => Shown::of(&spec, &data_dir, config_dir.as_deref()),
+            None => Ok(store
+                .read()
+                .and_then(|state| Shown::again(state.terms, &data_dir, config_dir.as_deref()).ok())),
+        };
+        self.on_disk(judge).await
     }
 
     /// Removes what processes left that are no more: once in a process, before it makes anything.
@@ -220,6 +269,7 @@ impl<P: Provider> Inner<P> {
             if !is_over {
                 continue;
             }
+            self.carry_last(&entry).await;
             if self.end(provider, &entry).await.is_ok() {
                 let id = entry.id.clone();
                 self.forget(id).await?;
@@ -303,6 +353,7 @@ impl<P: Provider> Inner<P> {
                 .fix("set the token, project and address it was made with, and end it then"),
             ));
         }
+        self.carry_last(entry).await;
         self.end(self.provider()?, entry).await.map_err(|error| failure::unavailable(&error))?;
         let id = entry.id.clone();
         self.forget(id).await
@@ -320,15 +371,16 @@ impl<P: Provider> Inner<P> {
     async fn adopt(
         self: &Arc<Self>,
         id: &SandboxId,
-        fingerprint: Option<&str>,
+        spec: Option<&SandboxSpec>,
     ) -> Result<Option<Arc<dyn Sandbox>>> {
         let wanted = id.clone();
         let Some(entry) = self.on_disk(move |journal| journal.read(&wanted)).await? else { return Ok(None) };
-        if fingerprint.is_some_and(|wanted| wanted != entry.fingerprint) {
+        if spec.is_some_and(|spec| spec.fingerprint() != entry.fingerprint) {
             return Ok(None);
         }
         let Some((ready, machine)) = self.running(&entry, false).await? else { return Ok(None) };
-        Ok(Some(self.hand_out(&entry, &ready, machine, None, false)))
+        let shown = self.shown(id, spec).await?;
+        Ok(Some(self.hand_out(&entry, &ready, machine, shown, None, false)))
     }
 
     fn hand_out(
@@ -336,6 +388,7 @@ impl<P: Provider> Inner<P> {
         entry: &Entry,
         ready: &Ready,
         machine: Arc<dyn Machine>,
+        shown: Option<Shown>,
         alive: Option<Lock>,
         is_new: bool,
     ) -> Arc<dyn Sandbox> {
@@ -346,12 +399,22 @@ impl<P: Provider> Inner<P> {
             alive: Mutex::new(alive),
             closed: AtomicBool::new(false),
         };
-        Arc::new(RemoteSandbox::new(entry.id.clone(), is_new, Arc::new(remote), Arc::new(closer)))
+        let remote = Arc::new(remote);
+        let tools = Arc::new(Tools(Arc::clone(&remote)));
+        let sandbox = Arc::new(RemoteSandbox::new(entry.id.clone(), is_new, remote, Arc::new(closer)));
+        match shown {
+            None => sandbox,
+            Some(shown) => {
+                let carrier = shown.carrier(tools, place(ready), self.store(&entry.id), &entry.name);
+                Arc::new(Carried::new(sandbox, Arc::new(carrier)))
+            }
+        }
     }
 
     async fn open(self: &Arc<Self>, spec: &SandboxSpec) -> Result<Arc<dyn Sandbox>> {
         let provider = self.provider()?;
-        provider.judge(spec)?;
+        self.judge(spec)?;
+        let shown = self.shown(&spec.id(), Some(spec)).await?;
         self.sweep().await;
         let (id, fingerprint) = (spec.id(), spec.fingerprint());
         let wanted = id.clone();
@@ -361,10 +424,15 @@ impl<P: Provider> Inner<P> {
             if known.fingerprint == fingerprint
                 && let Some((ready, machine)) = self.running(&known, true).await?
             {
-                return Ok(self.hand_out(&known, &ready, machine, None, false));
+                return Ok(self.hand_out(&known, &ready, machine, shown, None, false));
             }
             self.remove_locked(&known).await?;
         }
+        let shown = match shown {
+            // What is too large is said before anything is made.
+            Some(shown) => Some(self.on_disk(move |_| shown.fits().map(|()| shown)).await?),
+            None => None,
+        };
         let ephemeral = spec.lifetime == Lifetime::Ephemeral;
         let mut entry = Entry {
             name: format!("moltis-{}-{}", &id.as_str()[..12], hex(&random_bytes::<8>()?)),
@@ -394,7 +462,7 @@ impl<P: Provider> Inner<P> {
                     let _ = self.remove_locked(&entry).await;
                     return Err(error);
                 }
-                Ok(self.hand_out(&entry, &ready, machine, alive, true))
+                Ok(self.hand_out(&entry, &ready, machine, shown, alive, true))
             }
             Err(error) => {
                 // What cannot be removed now stays written down for the next sweep.
@@ -454,8 +522,13 @@ impl<P: Provider> Backend for Rented<P> {
             .unwrap_or_else(|_| Err(failure::unavailable(&Failure::Broken("it broke off".to_owned()))))
     }
 
+    async fn check(&self, spec: &SandboxSpec) -> Result<()> {
+        self.inner.judge(spec)?;
+        self.inner.shown(&spec.id(), Some(spec)).await.map(drop)
+    }
+
     async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
-        self.inner.adopt(&spec.id(), Some(&spec.fingerprint())).await
+        self.inner.adopt(&spec.id(), Some(spec)).await
     }
 
     async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {

@@ -35,7 +35,7 @@ use far::{What, list};
 use near::{Made, Near};
 use node::{Node, Seen, Tree, above};
 use plan::{Plan, Sides, Why, differ_by_mode, plan};
-use rules::{Judged, Rules};
+use rules::{Judged, Rules, home_litter};
 use scan::{Scan, scan};
 
 /// How often both sides are looked at before what still changes is left to the next time.
@@ -70,6 +70,15 @@ pub struct Carrier {
     progress: Progress,
     /// One at a time in this process, with what was last known.
     known: tokio::sync::Mutex<Option<(Option<(u64, i64, i64)>, State)>>,
+}
+
+/// Whether a workspace can be carried at all. Blocks on the file system.
+///
+/// # Errors
+/// `workspace-too-large`, `workspace-unreadable`.
+pub fn fits(top: &OwnedFd, terms: &Terms) -> Result<()> {
+    let rules = Rules::new(&terms.protect, &terms.listed);
+    scan::measure(top, rules, Bounds::default())
 }
 
 /// Blocking work on its own thread.
@@ -116,6 +125,11 @@ impl Carrier {
     /// As [`send`](Self::send).
     pub async fn both(&self) -> Result<Report> {
         self.carry(false).await
+    }
+
+    /// Whether changes come back.
+    pub fn is_writable(&self) -> bool {
+        self.terms.writable
     }
 
     async fn carry(&self, only_if_changed_here: bool) -> Result<Report> {
@@ -225,7 +239,8 @@ impl Carrier {
     }
 
     /// The far side as it is. What could not be read of it is named.
-    async fn look_there(&self, state: &State, rules: &Rules) -> Result<There> {
+    async fn look_there(&self, state: &State, scan: &Scan) -> Result<There> {
+        let rules = &scan.rules;
         let most = self.bounds.entries * 4;
         let list = list(&*self.far, &state.word, rules.passed_over(), most).await?;
         let Some(entries) = list.entries else {
@@ -253,6 +268,11 @@ impl Carrier {
         let mut asked = Vec::new();
         for entry in &entries {
             if judged.is_out(rules, &entry.path, entry.what == What::Directory) {
+                continue;
+            }
+            // What is here too is the workspace's.
+            let litter = home_litter(&entry.path).filter(|_| self.terms.in_home);
+            if litter.is_some_and(|first| !scan.tree.contains_key(first)) {
                 continue;
             }
             let settled = entry.stamp.changed < there.settled_before;
@@ -299,7 +319,7 @@ impl Carrier {
 
     /// Looks at both sides and carries; whether they have to be looked at again.
     async fn round(&self, state: &mut State, report: &mut Report, scan: Scan) -> Result<bool> {
-        let there = self.look_there(state, &scan.rules).await?;
+        let there = self.look_there(state, &scan).await?;
         if !state.begun {
             // What the machine came with is its own, until something changes it.
             state.far = there.tree.clone();

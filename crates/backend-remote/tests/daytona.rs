@@ -63,6 +63,7 @@ impl Rig {
 pub fn config(url: &str, data: &Path) -> DaytonaConfig {
     DaytonaConfig {
         data_dir: data.to_owned(),
+        config_dir: None,
         api_url: url.to_owned(),
         key: Some(Secret::new(Daytona::KEY)),
         target: Some("us".to_owned()),

@@ -7,3 +7,4 @@ mod daytona;
 mod daytona_contract;
 mod faults;
 mod rig;
+mod workspace;

@@ -41,6 +41,7 @@ impl Rig {
 pub fn config(url: &str, data: &Path) -> VercelConfig {
     VercelConfig {
         data_dir: data.to_owned(),
+        config_dir: None,
         api_url: url.to_owned(),
         token: Some(Secret::new(Vercel::TOKEN)),
         project: Some(Vercel::PROJECT.to_owned()),

@@ -206,6 +206,8 @@ section! {
         workspace_mount: required OneOf<MountAccess> = MountAccess::Ro, "SFA";
         /// What stays read-only in a writable workspace, because the host runs it later
         workspace_protect: required List<GlobFormat> = Glob::workspace_protect(), "";
+        /// What of a workspace is sent to a provider though its name is that of a secret, such as `.env.test`
+        workspace_upload: required List<GlobFormat> = Vec::new(), "";
         /// How managed files show at `/home/sandbox/files`
         managed_files_mount: required OneOf<MountAccess> = MountAccess::Ro, "";
         /// Further host folders and files that show inside

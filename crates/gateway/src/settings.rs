@@ -34,6 +34,7 @@ const OWNER_ONLY: &[&str] = &[
     "tools.exec.sandbox.selinux_relabel",
     "tools.exec.sandbox.shared_home_dir",
     "tools.exec.sandbox.workspace_protect",
+    "tools.exec.sandbox.workspace_upload",
     "tools.exec.sandbox.rootfs",
     "tools.exec.sandbox.sandbox_uid",
     "tools.exec.sandbox.wasm_commands",

@@ -73,7 +73,7 @@ impl Registry {
         };
         let mut backends: Vec<Arc<dyn Backend>> =
             vec![container(EngineKind::Apple), container(EngineKind::Podman), container(EngineKind::Docker)];
-        backends.extend(remote(config));
+        backends.extend(remote(config, config_dir.as_deref()));
         backends.push(Arc::new(NamespacesBackend::new(namespaces)));
         backends.push(Arc::new(RestrictedHostBackend::new(host.clone())));
         backends.push(Arc::new(NoneBackend::new(host)));
@@ -128,7 +128,7 @@ impl Registry {
 /// Sandboxes at providers, if this program was built with them. One without a token says what is missing, and asks
 /// nobody.
 #[cfg(feature = "remote")]
-fn remote(config: &Config) -> Vec<Arc<dyn Backend>> {
+fn remote(config: &Config, config_dir: Option<&std::path::Path>) -> Vec<Arc<dyn Backend>> {
     use moltis_backend_remote::{DaytonaConfig, VercelConfig, daytona, vercel};
 
     let sandbox = &config.tools.exec.sandbox;
@@ -137,6 +137,7 @@ fn remote(config: &Config) -> Vec<Arc<dyn Backend>> {
     vec![
         Arc::new(vercel::backend(VercelConfig {
             data_dir: config.data_dir.value.clone(),
+            config_dir: config_dir.map(std::path::Path::to_owned),
             api_url: sandbox.vercel_api_url.value.clone(),
             token: sandbox.vercel_token.as_ref().map(|token| token.value.clone()),
             project: word(&sandbox.vercel_project_id),
@@ -148,6 +149,7 @@ fn remote(config: &Config) -> Vec<Arc<dyn Backend>> {
         })),
         Arc::new(daytona::backend(DaytonaConfig {
             data_dir: config.data_dir.value.clone(),
+            config_dir: config_dir.map(std::path::Path::to_owned),
             api_url: sandbox.daytona_api_url.value.clone(),
             key: sandbox.daytona_api_key.as_ref().map(|key| key.value.clone()),
             target: word(&sandbox.daytona_target),
@@ -176,7 +178,7 @@ fn settings_of_remote(config: &Config) -> impl PartialEq + use<> {
 
 /// Sandboxes at providers, if this program was built with them.
 #[cfg(not(feature = "remote"))]
-fn remote(_: &Config) -> Vec<Arc<dyn Backend>> {
+fn remote(_: &Config, _: Option<&std::path::Path>) -> Vec<Arc<dyn Backend>> {
     Vec::new()
 }
 

@@ -92,6 +92,7 @@ impl Settings {
         }
         spec.workspace_protect = sandbox.workspace_protect.value.iter().map(ToString::to_string).collect();
         spec.workspace_protect_origin = sandbox.workspace_protect.origin;
+        spec.workspace_upload = sandbox.workspace_upload.value.iter().map(ToString::to_string).collect();
         spec.managed_files_origin = sandbox.managed_files_mount.origin;
         spec.managed_files = mode_of(sandbox.managed_files_mount.value).map(|mode| Mount {
             source: homes::managed_files(config),

@@ -69,6 +69,10 @@ pub struct SandboxSpec {
     pub workspace_protect: Vec<String>,
     /// Who set those globs.
     pub workspace_protect_origin: Origin,
+    /// Globs of names below the workspace that are sent to a provider though they are those of secrets. No part of what the
+    /// sandbox is.
+    #[serde(default)]
+    pub workspace_upload: Vec<String>,
     /// Managed files at `/home/sandbox/files`.
     pub managed_files: Option<Mount>,
     /// Who asked for them.
@@ -120,6 +124,7 @@ impl SandboxSpec {
             workspace_mode: Origin::Default,
             workspace_protect: Vec::new(),
             workspace_protect_origin: Origin::Default,
+            workspace_upload: Vec::new(),
             managed_files: None,
             managed_files_origin: Origin::Default,
             mounts: Vec::new(),

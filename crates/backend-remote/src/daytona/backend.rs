@@ -41,6 +41,8 @@ const LABEL: &str = "moltis";
 pub struct DaytonaConfig {
     /// The data directory.
     pub data_dir: PathBuf,
+    /// The folder of the user's configuration.
+    pub config_dir: Option<PathBuf>,
     /// Where the API answers.
     pub api_url: String,
     /// API key.
@@ -54,14 +56,14 @@ pub struct DaytonaConfig {
 
 /// Daytona, for this configuration. Nothing is asked before it is used.
 pub fn backend(config: DaytonaConfig) -> impl Backend {
-    let data_dir = config.data_dir.clone();
+    let (data_dir, config_dir) = (config.data_dir.clone(), config.config_dir.clone());
     let provider = match config.key.clone() {
         Some(key) => {
             Ok(DaytonaProvider { daytona: Arc::new(Daytona::new(&config.api_url, key.clone())), key, config })
         }
         None => Err(unconfigured()),
     };
-    Rented::new(BackendName::Daytona, data_dir, provider, guarantees())
+    Rented::new(BackendName::Daytona, data_dir, config_dir, provider, guarantees())
 }
 
 fn unconfigured() -> Diagnosis {
@@ -88,9 +90,9 @@ fn guarantees() -> Guarantees {
         terminal: not(crate::sandbox::NO_TERMINAL),
         background: not(crate::sandbox::NO_BACKGROUND),
         forward: not(crate::sandbox::NO_FORWARD),
-        workspace: not("no folder of this machine is carried to the provider yet"),
+        workspace: Promise::Held,
         home: not("the home is the sandbox's and ends with it"),
-        managed_files: not("no folder of this machine is carried to the provider yet"),
+        managed_files: not("only the workspace is carried to the provider"),
         adopt: Promise::Held,
         images: Promise::Held,
         rootfs: container(),

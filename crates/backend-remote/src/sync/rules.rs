@@ -57,6 +57,27 @@ const SECRETS: &[&str] = &[
     "service-account*.json",
 ];
 
+/// What tools keep in a home of their own accord.
+const HOME_LITTER: &[&str] = &[
+    ".bash_history",
+    ".cache",
+    ".config",
+    ".lesshst",
+    ".local",
+    ".node_repl_history",
+    ".npm",
+    ".python_history",
+    ".sudo_as_admin_successful",
+    ".viminfo",
+    ".wget-hsts",
+];
+
+/// Whether something lies in what tools keep in a home; what it is there.
+pub fn home_litter(path: &[u8]) -> Option<&[u8]> {
+    let first = path.split(|byte| *byte == b'/').next()?;
+    HOME_LITTER.iter().any(|name| name.as_bytes() == first).then_some(first)
+}
+
 /// The rules of one workspace.
 pub struct Rules {
     /// Globs of secrets that are carried all the same.

@@ -61,6 +61,10 @@ pub struct Scan {
 /// # Errors
 /// `workspace-too-large`; when the top cannot be read, or there is too much in it that cannot.
 pub fn scan(top: &OwnedFd, known: &Tree, rules: Rules, bounds: Bounds) -> Result<Scan> {
+    look(top, known, rules, bounds, true)
+}
+
+fn look(top: &OwnedFd, known: &Tree, rules: Rules, bounds: Bounds, reads: bool) -> Result<Scan> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let mut walk = Walk {
         known,
@@ -68,6 +72,7 @@ pub fn scan(top: &OwnedFd, known: &Tree, rules: Rules, bounds: Bounds) -> Result
         measure: Measure::new(bounds),
         scan: Scan { tree: Tree::new(), rules, left_out: LeftOut::default(), read: 0 },
         unread: 0,
+        reads,
     };
     let top =
         object::directory(top, c".").map_err(|_| unreadable("the workspace cannot be read any more"))?;
@@ -76,12 +81,22 @@ pub fn scan(top: &OwnedFd, known: &Tree, rules: Rules, bounds: Bounds) -> Result
     Ok(walk.scan)
 }
 
+/// Measures the workspace, and reads nothing of its files.
+///
+/// # Errors
+/// As for [`scan`].
+pub fn measure(top: &OwnedFd, rules: Rules, bounds: Bounds) -> Result<()> {
+    look(top, &Tree::new(), rules, bounds, false).map(drop)
+}
+
 struct Walk<'a> {
     known: &'a Tree,
     settled_before: i64,
     measure: Measure,
     scan: Scan,
     unread: usize,
+    /// Whether files are read.
+    reads: bool,
 }
 
 /// How an object is stamped.
@@ -179,6 +194,10 @@ impl Walk<'_> {
         {
             let node = Node::File { hash: *hash, size: *size, mode: mode(stat) };
             return Some(Seen { node, stamp: now, settled: true });
+        }
+        if !self.reads {
+            let node = Node::File { hash: [0; 32], size: now.size, mode: mode(stat) };
+            return Some(Seen { node, stamp: now, settled: false });
         }
         let (file, _) = object::file(directory, name).ok()?;
         self.scan.read += 1;

@@ -35,6 +35,8 @@ const SLACK: Duration = Duration::from_secs(15);
 pub struct VercelConfig {
     /// The data directory.
     pub data_dir: PathBuf,
+    /// The folder of the user's configuration.
+    pub config_dir: Option<PathBuf>,
     /// Where the API answers.
     pub api_url: String,
     /// Access token, or an OIDC token, which names team and project itself.
@@ -57,6 +59,7 @@ pub struct VercelConfig {
 pub fn backend(config: VercelConfig) -> impl Backend {
     let claims = config.token.as_ref().map(|token| Claims::of(token.expose())).unwrap_or_default();
     let (guarantees, data_dir) = (config.guarantees(), config.data_dir.clone());
+    let config_dir = config.config_dir.clone();
     let project = config.project.clone().or(claims.project);
     let team = config.team.clone().or(claims.team);
     let provider = match (config.token.clone(), project) {
@@ -66,7 +69,7 @@ pub fn backend(config: VercelConfig) -> impl Backend {
         }
         _ => Err(config.unconfigured()),
     };
-    Rented::new(BackendName::Vercel, data_dir, provider, guarantees)
+    Rented::new(BackendName::Vercel, data_dir, config_dir, provider, guarantees)
 }
 
 impl VercelConfig {
@@ -109,9 +112,9 @@ impl VercelConfig {
             terminal: not(crate::sandbox::NO_TERMINAL),
             background: not(crate::sandbox::NO_BACKGROUND),
             forward: not(crate::sandbox::NO_FORWARD),
-            workspace: not("no folder of this machine is carried to the provider yet"),
+            workspace: Promise::Held,
             home: not("the home is the machine's and ends with it"),
-            managed_files: not("no folder of this machine is carried to the provider yet"),
+            managed_files: not("only the workspace is carried to the provider"),
             adopt: Promise::Held,
             images: not("it starts from `vercel_runtime` or `vercel_snapshot_id`, and nothing is installed"),
             rootfs: container(),
@@ -416,6 +419,7 @@ mod tests {
     fn status_names_what_is_missing_and_where_to_get_it() {
         let config = VercelConfig {
             data_dir: "/nowhere".into(),
+            config_dir: None,
             api_url: "https://x".into(),
             token: Some(Secret::new("t")),
             project: None,

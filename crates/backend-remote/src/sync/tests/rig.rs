@@ -119,6 +119,7 @@ impl Rig {
                 .map(str::to_owned)
                 .to_vec(),
             listed: Vec::new(),
+            in_home: false,
         };
         let far = Arc::new(Local {
             folder: there.clone(),
