@@ -108,6 +108,7 @@ fn guarantees(kind: EngineKind, info: &EngineInfo, agentless: bool) -> Guarantee
         managed_files: if agentless { agent(UNGUARDED) } else { here() },
         adopt: Promise::Held,
         images: Promise::Held,
+        packages: Promise::Held,
         rootfs: Promise::not_enforced("a container's root is its image"),
         runtime: match kind {
             EngineKind::Apple => Promise::not_enforced("it has one runtime, its own"),

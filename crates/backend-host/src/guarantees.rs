@@ -52,6 +52,7 @@ fn bare() -> Guarantees {
         ),
         adopt: Promise::Held,
         images: not("commands run on the host's own system"),
+        packages: not("commands run on the host's own system"),
         rootfs: not("commands run on the host's own files"),
         runtime: not("commands run straight on the host, without an OCI runtime"),
         gpus: not("commands reach the devices that this user may"),

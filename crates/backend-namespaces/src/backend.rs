@@ -243,6 +243,7 @@ impl State {
             managed_files: Promise::Held,
             adopt: Promise::Held,
             images: Promise::not_enforced("it shows the host's own system folders, or a rootfs"),
+            packages: Promise::not_enforced("it shows the host's own system folders, or a rootfs"),
             rootfs: Promise::Held,
             runtime: Promise::not_enforced("it has no OCI runtime: it makes the sandbox itself"),
             gpus: Promise::not_enforced("it shows none of the host's devices"),

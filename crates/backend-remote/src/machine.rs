@@ -44,6 +44,16 @@ pub trait Machine: Send + Sync {
     /// Puts these files there, in this order, by absolute path.
     async fn put(&self, files: Vec<(String, Bytes)>) -> Result<(), Failure>;
 
+    /// Whether it takes a list of hosts that programs may reach.
+    fn takes_list(&self) -> bool {
+        false
+    }
+
+    /// Lets programs reach these hosts and nothing else.
+    async fn allow(&self, _hosts: &[String]) -> Result<(), Failure> {
+        Err(Failure::Unlike("there is no list of hosts".to_owned()))
+    }
+
     /// Whether it runs.
     async fn lives(&self) -> Result<bool, Failure>;
 

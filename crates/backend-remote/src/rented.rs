@@ -123,7 +123,15 @@ impl<P: Provider> Rented<P> {
     ) -> Self {
         let journal = Journal::new(&data_dir, name.as_str());
         Self {
-            inner: Arc::new(Inner { name, data_dir, config_dir, provider, guarantees, journal, swept: OnceCell::new() }),
+            inner: Arc::new(Inner {
+                name,
+                data_dir,
+                config_dir,
+                provider,
+                guarantees,
+                journal,
+                swept: OnceCell::new(),
+            }),
         }
     }
 }

@@ -233,6 +233,17 @@ impl Sandbox for RemoteSandbox {
         Err(failure::declared("forward", NO_FORWARD))
     }
 
+    fn takes_list(&self) -> bool {
+        self.remote.machine.takes_list()
+    }
+
+    async fn allow(&self, hosts: &[String]) -> Result<()> {
+        if !self.takes_list() {
+            return Err(moltis_sandbox::sandbox::no_egress());
+        }
+        self.remote.machine.allow(hosts).await.map_err(|error| failure::unavailable(&error))
+    }
+
     async fn close(&self) -> Result<()> {
         self.closer.close().await
     }

@@ -2,6 +2,9 @@
 
 mod backend;
 mod client;
+mod machine;
+mod provision;
+mod shelf;
 mod wire;
 
 pub use backend::{VercelConfig, backend};

@@ -14,8 +14,8 @@ use moltis_host::sources::{Judge, Judged, Role};
 use moltis_sandbox::exec::{ExecEvents, ProcessId};
 use moltis_sandbox::files::{ByteStream, EntryStream, FileContent, TreeSummary, WriteOptions};
 use moltis_sandbox::{
-    Activity, Diagnosis, Duplex, Error, Exec, ExecEvent, ExecRequest, Files, Forwarder, GuestPath,
-    Metadata, MountMode, Outcome, ProcessInfo, Result, Sandbox, SandboxId, SandboxSpec,
+    Activity, Diagnosis, Duplex, Error, Exec, ExecEvent, ExecRequest, Files, Forwarder, GuestPath, Metadata,
+    MountMode, Outcome, ProcessInfo, Result, Sandbox, SandboxId, SandboxSpec,
 };
 use tokio::io::AsyncWriteExt;
 
@@ -59,8 +59,11 @@ impl Shown {
         let judged = judge(&terms.path, data_dir, config_dir)?;
         if (judged.device, judged.inode) != terms.identity {
             return Err(Error::Unavailable(
-                Diagnosis::new("workspace-missing", format!("{} is another folder now", terms.path.display()))
-                    .fix("nothing is carried to it; look into the sandbox for what is missing"),
+                Diagnosis::new(
+                    "workspace-missing",
+                    format!("{} is another folder now", terms.path.display()),
+                )
+                .fix("nothing is carried to it; look into the sandbox for what is missing"),
             ));
         }
         Ok(Self { top: Arc::new(judged.handle), terms })
@@ -331,6 +334,14 @@ impl Sandbox for Carried {
 
     async fn egress(&self) -> Result<Box<dyn Forwarder>> {
         self.sandbox.egress().await
+    }
+
+    fn takes_list(&self) -> bool {
+        self.sandbox.takes_list()
+    }
+
+    async fn allow(&self, hosts: &[String]) -> Result<()> {
+        self.sandbox.allow(hosts).await
     }
 
     async fn close(&self) -> Result<()> {

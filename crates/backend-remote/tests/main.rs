@@ -7,4 +7,5 @@ mod daytona;
 mod daytona_contract;
 mod faults;
 mod rig;
+mod terms;
 mod workspace;

@@ -74,6 +74,7 @@ impl Fake {
             managed_files: isolation(),
             adopt: promise(true),
             images: promise(self.images),
+            packages: promise(self.images),
             rootfs: promise(false),
             runtime: promise(false),
             gpus: promise(false),

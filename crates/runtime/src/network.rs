@@ -1,5 +1,6 @@
 //! What sessions may reach, and the proxy of this process that sees to it.
 
+mod listed;
 mod proxied;
 mod standing;
 
@@ -24,6 +25,7 @@ use tokio::sync::watch;
 use crate::approvals::Listener;
 use crate::runtime::{Runtime, off_thread};
 use crate::store::SessionRules;
+use listed::Listed;
 use proxied::Proxied;
 pub(crate) use standing::Behind;
 use standing::Standing;
@@ -129,12 +131,20 @@ impl Drop for Counted {
 }
 
 /// The proxy for one sandbox, or none.
-pub(crate) struct WayOut(Option<(Behind, Stand)>);
+pub(crate) struct WayOut {
+    proxied: Option<(Behind, Stand)>,
+    /// Everything is reached, and nothing of it is ours to say.
+    open: bool,
+}
 
 impl WayOut {
     /// The sandbox, whose commands are told of the proxy if there is one.
     pub fn of(self, sandbox: Arc<dyn Sandbox>) -> Arc<dyn Sandbox> {
-        match self.0 {
+        match self.proxied {
+            _ if self.open => sandbox,
+            proxied if sandbox.takes_list() => {
+                Arc::new(Listed::new(sandbox, proxied.map(|(behind, _)| behind)))
+            }
             Some((behind, stand)) => Arc::new(Proxied::new(sandbox, behind, stand)),
             None => sandbox,
         }
@@ -159,12 +169,14 @@ impl Runtime {
         notes: &mut Vec<String>,
     ) -> Result<WayOut> {
         match spec.network.value {
-            Network::Blocked => return Ok(WayOut(None)),
+            Network::Blocked => return Ok(WayOut { proxied: None, open: false }),
             Network::Open => {
                 notes.push(OPEN.to_owned());
-                return Ok(WayOut(None));
+                return Ok(WayOut { proxied: None, open: true });
             }
-            Network::Trusted if !is_carried(spec, not_enforced) => return Ok(WayOut(None)),
+            Network::Trusted if !is_carried(spec, not_enforced) => {
+                return Ok(WayOut { proxied: None, open: false });
+            }
             Network::Trusted => {}
         }
         // What is wrong with it is better said before anything runs.
@@ -179,7 +191,7 @@ impl Runtime {
             Some(_) => self.road().stand((spec.id(), generation)),
             None => Stand::default(),
         };
-        Ok(WayOut(Some((behind, stand))))
+        Ok(WayOut { proxied: Some((behind, stand)), open: false })
     }
 
     /// Says which addresses are this program's own, such as what a gateway listens on: no sandbox reaches them through the
@@ -199,6 +211,9 @@ impl Runtime {
         generation: u64,
         sandbox: &dyn Sandbox,
     ) -> Result<()> {
+        if sandbox.takes_list() {
+            return Ok(());
+        }
         let stand = self.road().stand((sandbox.id().clone(), generation));
         let behind = Behind { runtime: self.clone(), session: session.clone() };
         proxied::port(&behind, &stand, sandbox).await.map(drop)

@@ -394,6 +394,7 @@ mod tests {
             managed_files: promise(isolation),
             adopt: promise(true),
             images: promise(false),
+            packages: promise(false),
             rootfs: promise(isolation),
             runtime: promise(false),
             gpus: promise(false),

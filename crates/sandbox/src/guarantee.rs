@@ -66,6 +66,8 @@ pub struct Guarantees {
     pub adopt: Promise,
     /// Images can be built and chosen.
     pub images: Promise,
+    /// `packages` are installed in what it starts from.
+    pub packages: Promise,
     /// `rootfs` is the sandbox's root.
     pub rootfs: Promise,
     /// `runtime` picks the OCI runtime.
@@ -260,7 +262,7 @@ fn demands(spec: &SandboxSpec) -> Vec<Demand> {
             && !packages.value.is_empty()
         {
             let names = packages.value.join(", ");
-            add("packages", names, packages.origin, Subject::Unlisted, |g| &g.images);
+            add("packages", names, packages.origin, Subject::Unlisted, |g| &g.packages);
         }
     }
     if let Some(r) = &spec.runtime {
@@ -315,6 +317,7 @@ mod tests {
             managed_files: Promise::Held,
             adopt: Promise::Held,
             images: Promise::Held,
+            packages: Promise::Held,
             rootfs: Promise::Held,
             runtime: Promise::Held,
             gpus: Promise::Held,
@@ -385,6 +388,7 @@ mod tests {
             home: not(),
             managed_files: not(),
             images: not(),
+            packages: not(),
             rootfs: not(),
             runtime: not(),
             gpus: not(),
@@ -509,6 +513,7 @@ mod tests {
         let with = |image| SandboxSpec { image: Some(image), ..bare() };
         let mut weak = all_held();
         weak.images = Promise::not_enforced("it has none");
+        weak.packages = Promise::not_enforced("it has none");
         let asked = |spec: &SandboxSpec| match judge(spec, BackendName::Namespaces, &weak, &[]) {
             Ok(listed) => assert_eq!(listed, []),
             Err(error) => panic!("{error}"),

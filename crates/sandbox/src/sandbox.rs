@@ -117,6 +117,22 @@ pub trait Sandbox: Send + Sync {
         Err(no_egress())
     }
 
+    /// Whether a provider keeps what programs here reach with the network `trusted`, by a list that [`allow`](Self::allow)
+    /// hands it, instead of a proxy of ours.
+    fn takes_list(&self) -> bool {
+        false
+    }
+
+    /// Programs here reach these hosts (`example.com`, `*.example.com`) from now on, and nothing else. To be said before
+    /// each command; saying the same again costs nothing.
+    ///
+    /// # Errors
+    /// `Refused` with code `egress-unsupported` where no list is taken; those of the provider, and then nothing else may be
+    /// started.
+    async fn allow(&self, _hosts: &[String]) -> Result<()> {
+        Err(no_egress())
+    }
+
     /// Ends the sandbox and everything in it, and waits until nothing of it is left but its home.
     async fn close(&self) -> Result<()>;
 

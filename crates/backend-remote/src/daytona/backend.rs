@@ -95,6 +95,7 @@ fn guarantees() -> Guarantees {
         managed_files: not("only the workspace is carried to the provider"),
         adopt: Promise::Held,
         images: Promise::Held,
+        packages: Promise::Held,
         rootfs: container(),
         runtime: container(),
         gpus: container(),

@@ -55,17 +55,6 @@ pub struct Plan {
     pub held: Vec<(Vec<u8>, Why)>,
 }
 
-impl Plan {
-    /// Whether nothing is to be carried.
-    pub fn is_empty(&self) -> bool {
-        self.push.is_empty()
-            && self.push_gone.is_empty()
-            && self.pull.is_empty()
-            && self.pull_gone.is_empty()
-            && self.conflicts.is_empty()
-    }
-}
-
 /// Decides for every path.
 pub fn plan(sides: &Sides<'_>, rules: &Rules) -> Plan {
     let mut plan = Plan::default();

@@ -33,7 +33,6 @@ pub struct Terms {
     /// Globs of secrets that go there all the same.
     pub listed: Vec<String>,
     /// Whether its place there is the user's home, in which tools keep what is nobody's work.
-    #[serde(default)]
     pub in_home: bool,
 }
 

@@ -1,15 +1,12 @@
 //! Sandboxes at Vercel: what it takes to make one, and what is asked of it.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use base64::Engine as _;
-use bytes::Bytes;
-use moltis_agent_protocol::tar::{BLOCK, Entry as TarEntry, Kind, padding};
 use moltis_agentless::plain;
 use moltis_config::value::secret::Secret;
 use moltis_sandbox::{
@@ -17,11 +14,12 @@ use moltis_sandbox::{
 };
 
 use super::client::Vercel;
-use super::wire::{Command, Create, Created, Policy, Resources, Session, Source};
+use super::machine::VercelMachine;
+use super::wire::{Create, Created, Policy, Resources, Session, Source};
 use crate::failure;
 use crate::http::{Client, Failure};
-use crate::journal::{Entry, Ready, now_millis};
-use crate::machine::{Machine, Output, Run};
+use crate::journal::{Entry, Ready};
+use crate::machine::Machine;
 use crate::rented::{Provider, Rented};
 use crate::sandbox::Remote;
 
@@ -29,6 +27,12 @@ use crate::sandbox::Remote;
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 /// Time of a machine that is taken for over before it is, since two clocks never agree.
 const SLACK: Duration = Duration::from_secs(15);
+
+/// Code of the error for a snapshot that is not there any more.
+const SNAPSHOT_GONE: &str = "vercel-snapshot-gone";
+
+/// Words that a machine carries at the provider.
+pub type Tags = BTreeMap<&'static str, String>;
 
 /// What the backend is set up with.
 #[derive(Clone, Debug)]
@@ -104,7 +108,7 @@ impl VercelConfig {
             kernel: Promise::Held,
             environment: Promise::Held,
             network_blocked: Promise::Held,
-            network_trusted: not("its list of domains is not passed on to the provider yet"),
+            network_trusted: Promise::Held,
             network_open: Promise::Held,
             memory: size("memory"),
             cpus: size("processor time"),
@@ -116,7 +120,8 @@ impl VercelConfig {
             home: not("the home is the machine's and ends with it"),
             managed_files: not("only the workspace is carried to the provider"),
             adopt: Promise::Held,
-            images: not("it starts from `vercel_runtime` or `vercel_snapshot_id`, and nothing is installed"),
+            images: not("it starts from `vercel_runtime` or `vercel_snapshot_id`"),
+            packages: Promise::Held,
             rootfs: container(),
             runtime: container(),
             gpus: container(),
@@ -146,17 +151,17 @@ impl Claims {
 }
 
 /// One project at Vercel.
-struct VercelProvider {
-    config: VercelConfig,
-    token: Secret,
-    vercel: Arc<Vercel>,
+pub(super) struct VercelProvider {
+    pub(super) config: VercelConfig,
+    pub(super) token: Secret,
+    pub(super) vercel: Arc<Vercel>,
 }
 
-fn policy(network: Network) -> Result<Policy> {
+fn policy(network: Network) -> Policy {
     match network {
-        Network::Blocked => Ok(Policy::DenyAll),
-        Network::Open => Ok(Policy::AllowAll),
-        Network::Trusted => Err(failure::declared("network", "its list is not passed on to the provider")),
+        // With `trusted` nothing is reached before the list is told.
+        Network::Blocked | Network::Trusted => Policy::NONE,
+        Network::Open => Policy::ALL,
     }
 }
 
@@ -165,28 +170,63 @@ impl VercelProvider {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let left = Duration::from_millis(session.ends_at()).saturating_sub(now).saturating_sub(SLACK);
         let left = left.min(Duration::from_millis(session.timeout));
-        Arc::new(VercelMachine {
-            vercel: Arc::clone(&self.vercel),
-            session: session.id.clone(),
-            ends: tokio::sync::Mutex::new(Instant::now() + left),
-        })
+        VercelMachine::new(&self.vercel, session, left)
+    }
+    /// Makes a machine from a snapshot or the usual runtime, and waits until it runs.
+    pub(super) async fn start(
+        &self,
+        entry: &Entry,
+        snapshot: Option<&str>,
+        policy: Policy,
+        tags: &Tags,
+    ) -> Result<(Arc<VercelMachine>, Session)> {
+        let (config, vercel) = (&self.config, &self.vercel);
+        let create = Create {
+            project_id: vercel.project(),
+            ports: [],
+            timeout: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
+            resources: Resources { vcpus: config.vcpus },
+            runtime: snapshot.is_none().then_some(config.runtime.as_str()),
+            source: snapshot.map(|snapshot_id| Source::Snapshot { snapshot_id }),
+            name: &entry.name,
+            persistent: false,
+            network_policy: policy,
+            env: BTreeMap::new(),
+            tags: tags.clone(),
+        };
+        let created = create_once(vercel, &create).await.map_err(|failure| refused(&failure, snapshot))?;
+        let Created { sandbox, mut session } = created;
+        let end = Instant::now() + STARTS_WITHIN;
+        while session.status == "pending" && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            session = vercel.session(&session.id).await.map_err(|failure| failure::unavailable(&failure))?;
+        }
+        if session.status != "running" {
+            let status = plain(session.status.as_bytes());
+            return Err(failure::unavailable(&Failure::Unlike(format!(
+                "the new sandbox is {status}, not running"
+            ))));
+        }
+        let is_so = session.network_policy.as_ref().is_some_and(|told| told.is(&create.network_policy));
+        if !is_so || sandbox.persistent || sandbox.name != entry.name {
+            return Err(Error::Unavailable(
+                Diagnosis::new("provider-other-terms", "Vercel made another sandbox than it was asked for")
+                    .cause("its network policy, its name or its persistence is not what was asked for; it was removed")
+                    .fix("look at the project's settings, or use another backend"),
+            ));
+        }
+        // It has just been made: its time is all there, whatever the clocks say.
+        let machine = VercelMachine::new(vercel, &session, config.timeout.saturating_sub(SLACK));
+        Ok((machine, session))
     }
 
-    /// Why no machine was made.
-    fn refused(&self, failure: &Failure) -> Error {
-        if let Failure::Answer { status: 410 | 404, .. } = failure
-            && let Some(snapshot) = &self.config.snapshot
-        {
-            return Error::Unavailable(
-                Diagnosis::new(
-                    "vercel-snapshot-gone",
-                    format!("there is no snapshot `{snapshot}` at Vercel"),
-                )
-                .cause(failure)
-                .fix("it may have expired: remove `vercel_snapshot_id`, or name another one"),
-            );
-        }
-        failure::unavailable(failure)
+    /// Looks at a machine that runs.
+    async fn ready(
+        &self,
+        (machine, session): (Arc<VercelMachine>, Session),
+    ) -> Result<(Arc<dyn Machine>, Ready)> {
+        let told = Remote::look(&*machine).await?;
+        Ok((machine, Ready { machine: session.id, directory: session.cwd, told }))
     }
 }
 
@@ -229,8 +269,8 @@ impl Provider for VercelProvider {
         self.vercel.tagged(&format!("moltis:{instance}")).await
     }
 
-    fn judge(&self, spec: &SandboxSpec) -> Result<()> {
-        policy(spec.network.value).map(drop)
+    fn judge(&self, _: &SandboxSpec) -> Result<()> {
+        Ok(())
     }
 
     async fn make(
@@ -239,50 +279,26 @@ impl Provider for VercelProvider {
         spec: &SandboxSpec,
         instance: String,
     ) -> Result<(Arc<dyn Machine>, Ready)> {
-        let (config, vercel, policy) = (&self.config, &self.vercel, policy(spec.network.value)?);
         let tags = [
             ("moltis", instance),
             ("moltis-id", entry.id.to_string()),
             ("moltis-spec", entry.fingerprint.chars().take(32).collect()),
         ];
-        let create = Create {
-            project_id: vercel.project(),
-            ports: [],
-            timeout: u64::try_from(config.timeout.as_millis()).unwrap_or(u64::MAX),
-            resources: Resources { vcpus: config.vcpus },
-            runtime: config.snapshot.is_none().then_some(config.runtime.as_str()),
-            source: config.snapshot.as_deref().map(|snapshot_id| Source::Snapshot { snapshot_id }),
-            name: &entry.name,
-            persistent: false,
-            network_policy: policy,
-            env: BTreeMap::new(),
-            tags: BTreeMap::from(tags),
-        };
-        let created = create_once(vercel, &create).await.map_err(|failure| self.refused(&failure))?;
-        let Created { sandbox, mut session } = created;
-        let end = Instant::now() + STARTS_WITHIN;
-        while session.status == "pending" && Instant::now() < end {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            session = vercel.session(&session.id).await.map_err(|failure| failure::unavailable(&failure))?;
+        let tags = BTreeMap::from(tags);
+        let policy = policy(spec.network.value);
+        let mut prepared = self.prepared(entry, spec, &tags).await?;
+        if let Some(snapshot) = &prepared {
+            match self.start(entry, Some(snapshot), policy.clone(), &tags).await {
+                // It has ended before its time.
+                Err(error) if error.code() == SNAPSHOT_GONE => {
+                    self.forget_snapshot(spec).await?;
+                    prepared = self.prepared(entry, spec, &tags).await?;
+                }
+                started => return self.ready(started?).await,
+            }
         }
-        if session.status != "running" {
-            let status = plain(session.status.as_bytes());
-            return Err(failure::unavailable(&Failure::Unlike(format!(
-                "the new sandbox is {status}, not running"
-            ))));
-        }
-        if session.network_policy != Some(policy) || sandbox.persistent || sandbox.name != entry.name {
-            return Err(Error::Unavailable(
-                Diagnosis::new("provider-other-terms", "Vercel made another sandbox than it was asked for")
-                    .cause("its network policy, its name or its persistence is not what was asked for; it was removed")
-                    .fix("look at the project's settings, or use another backend"),
-            ));
-        }
-        let machine = self.machine(&session);
-        // It has just been made: its time is all there, whatever the clocks say.
-        *machine.ends.lock().await = Instant::now() + config.timeout.saturating_sub(SLACK);
-        let told = Remote::look(&*machine).await?;
-        Ok((machine, Ready { machine: session.id, directory: session.cwd, told }))
+        let from = prepared.as_deref().or(self.config.snapshot.as_deref());
+        self.ready(self.start(entry, from, policy, &tags).await?).await
     }
 
     async fn running(&self, ready: &Ready) -> Result<Option<Arc<dyn Machine>>, Failure> {
@@ -303,6 +319,20 @@ impl Provider for VercelProvider {
     }
 }
 
+/// Why no machine was made.
+fn refused(failure: &Failure, snapshot: Option<&str>) -> Error {
+    if let Failure::Answer { status: 410 | 404, .. } = failure
+        && let Some(snapshot) = snapshot
+    {
+        return Error::Unavailable(
+            Diagnosis::new(SNAPSHOT_GONE, format!("there is no snapshot `{snapshot}` at Vercel"))
+                .cause(failure)
+                .fix("it may have expired: remove `vercel_snapshot_id`, or name another one"),
+        );
+    }
+    failure::unavailable(failure)
+}
+
 /// Makes a machine, once, whatever becomes of the answer: its name tells whether there is one.
 async fn create_once(vercel: &Vercel, create: &Create<'_>) -> Result<Created, Failure> {
     let mut tries = 0u32;
@@ -321,84 +351,6 @@ async fn create_once(vercel: &Vercel, create: &Create<'_>) -> Result<Created, Fa
             Err(_) => return Err(failure),
         }
     }
-}
-
-/// One run of a machine.
-struct VercelMachine {
-    vercel: Arc<Vercel>,
-    session: String,
-    /// When the provider ends it.
-    ends: tokio::sync::Mutex<Instant>,
-}
-
-#[async_trait]
-impl Machine for VercelMachine {
-    async fn run(&self, run: Run) -> Result<Box<dyn Output>, Failure> {
-        let Some((program, args)) = run.argv.split_first() else {
-            return Err(Failure::Unlike("nothing is to be run".to_owned()));
-        };
-        let command = Command {
-            command: program,
-            args,
-            env: run.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
-            sudo: false,
-            wait: true,
-            logs: true,
-            timeout: u64::try_from(run.within.as_millis()).unwrap_or(u64::MAX),
-        };
-        Ok(Box::new(self.vercel.command(&self.session, &command).await?))
-    }
-
-    async fn put(&self, files: Vec<(String, Bytes)>) -> Result<(), Failure> {
-        let archive = archive(&files).map_err(|error| Failure::Unlike(error.to_string()))?;
-        self.vercel.write(&self.session, archive).await
-    }
-
-    async fn lives(&self) -> Result<bool, Failure> {
-        match self.vercel.session(&self.session).await {
-            Ok(session) => Ok(matches!(session.status.as_str(), "pending" | "running")),
-            Err(failure) if matches!(failure.status(), Some(404 | 410)) => Ok(false),
-            Err(failure) => Err(failure),
-        }
-    }
-
-    async fn keep(&self, time: Duration) -> Result<(), Failure> {
-        let mut ends = self.ends.lock().await;
-        let left = ends.saturating_duration_since(Instant::now());
-        if left >= time {
-            return Ok(());
-        }
-        let more = time - left + Duration::from_secs(60);
-        let millis = u64::try_from(more.as_millis()).unwrap_or(u64::MAX).max(1000);
-        match self.vercel.extend(&self.session, millis).await {
-            Ok(_) => {
-                *ends = (*ends).max(Instant::now()) + more;
-                Ok(())
-            }
-            // The plan gives no more: what there is is used up.
-            Err(Failure::Answer { status: 400 | 402 | 403, .. }) if left > Duration::ZERO => Ok(()),
-            Err(failure) => Err(failure),
-        }
-    }
-}
-
-/// Files as the provider takes them: names below the root, regular files alone.
-fn archive(files: &[(String, Bytes)]) -> std::io::Result<Bytes> {
-    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-    let mtime = i64::try_from(now_millis() / 1000).unwrap_or_default();
-    for (path, content) in files {
-        let name = path.trim_start_matches('/').as_bytes();
-        let size = content.len() as u64;
-        let entry =
-            TarEntry { kind: Kind::File, name, target: b"", mode: 0o600, uid: 0, gid: 0, size, mtime };
-        let mut head = Vec::new();
-        entry.write(&mut head);
-        gzip.write_all(&head)?;
-        gzip.write_all(content)?;
-        gzip.write_all(&[0; BLOCK][..padding(size)])?;
-    }
-    gzip.write_all(&[0; 2 * BLOCK])?;
-    gzip.finish().map(Bytes::from)
 }
 
 #[cfg(test)]

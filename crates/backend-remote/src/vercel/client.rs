@@ -10,7 +10,9 @@ use hyper::Method;
 use hyper::body::Incoming;
 use serde::de::DeserializeOwned;
 
-use super::wire::{Command, Create, Created, Line, Page, Record, Running, Session, Told};
+use super::wire::{
+    Command, Create, Created, Line, Page, Policy, Record, Running, Session, Snapped, Snapshot, Told,
+};
 use crate::http::{Call, Client, Failure, escaped};
 use crate::machine::{Output, Piece};
 use crate::retry::Again;
@@ -19,6 +21,8 @@ use crate::retry::Again;
 const QUESTION: Duration = Duration::from_secs(30);
 /// How long a machine may take to be made or ended.
 const CHANGE: Duration = Duration::from_secs(120);
+/// How long it may take to keep a disk.
+const SNAPSHOT: Duration = Duration::from_secs(600);
 /// Longest line of a stream: the first one repeats the whole command.
 const MAX_LINE: usize = 16 << 20;
 /// How often a stream that broke off is taken up again.
@@ -136,6 +140,23 @@ impl Vercel {
         call.body = body(&serde_json::json!({ "duration": millis }))?;
         let told: Told = self.json(call).await?;
         Ok(told.session)
+    }
+
+    /// What a run may reach from now on; how it is then.
+    pub async fn policy(&self, id: &str, policy: &Policy) -> Result<Session, Failure> {
+        let mut call = self.call(Method::POST, &session(id, "/network-policy"), &[], Again::Safe);
+        call.body = body(policy)?;
+        let told: Told = self.json(call).await?;
+        Ok(told.session)
+    }
+
+    /// Keeps what is on a machine's disk, for as many milliseconds. The run ends with it.
+    pub async fn snapshot(&self, id: &str, expiration: u64) -> Result<Snapshot, Failure> {
+        let mut call = self.call(Method::POST, &session(id, "/snapshot"), &[], Again::Never);
+        call.body = body(&serde_json::json!({ "expiration": expiration }))?;
+        call.within = SNAPSHOT;
+        let told: Snapped = self.json(call).await?;
+        Ok(told.snapshot)
     }
 
     /// Puts an archive (tar, gzip) there.

@@ -5,16 +5,59 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 /// What a machine may reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "mode", rename_all = "kebab-case")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub enum Policy {
+    /// Everything, or nothing.
+    Whole(Whole),
+    /// These hosts.
+    These {
+        /// Names, `*.` before those of which only what is below is meant.
+        allow: Vec<String>,
+    },
+}
+
+/// Everything, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "mode", rename_all = "kebab-case")]
+pub enum Whole {
     /// Everything.
     AllowAll,
     /// Nothing.
     DenyAll,
-    /// Something else, which is not asked for.
-    #[serde(other)]
-    Custom,
+}
+
+impl Policy {
+    /// Everything.
+    pub const ALL: Self = Self::Whole(Whole::AllowAll);
+    /// Nothing.
+    pub const NONE: Self = Self::Whole(Whole::DenyAll);
+}
+
+/// What a machine may reach, as it is told: in other words than it is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToldPolicy {
+    pub mode: String,
+    #[serde(default)]
+    pub allowed_domains: Vec<String>,
+    #[serde(default, rename = "allowedCIDRs")]
+    pub allowed_cidrs: Vec<String>,
+}
+
+impl ToldPolicy {
+    /// Whether it is what was asked for.
+    pub fn is(&self, asked: &Policy) -> bool {
+        match asked {
+            Policy::Whole(Whole::AllowAll) => self.mode == "allow-all",
+            Policy::Whole(Whole::DenyAll) => self.mode == "deny-all",
+            Policy::These { allow } => {
+                let mut told = self.allowed_domains.clone();
+                told.sort();
+                self.mode == "custom" && told == *allow && self.allowed_cidrs.is_empty()
+            }
+        }
+    }
 }
 
 /// Asks for a machine.
@@ -68,7 +111,7 @@ pub struct Session {
     pub timeout: u64,
     pub created_at: u64,
     pub started_at: Option<u64>,
-    pub network_policy: Option<Policy>,
+    pub network_policy: Option<ToldPolicy>,
 }
 
 impl Session {
@@ -87,6 +130,20 @@ pub struct Created {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Told {
     pub session: Session,
+}
+
+/// What was kept of a machine's disk.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Snapshot {
+    pub id: String,
+    pub status: String,
+    pub expires_at: Option<u64>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Snapped {
+    pub snapshot: Snapshot,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -91,6 +91,14 @@ impl Sandbox for Proxied {
         self.sandbox.egress().await
     }
 
+    fn takes_list(&self) -> bool {
+        self.sandbox.takes_list()
+    }
+
+    async fn allow(&self, hosts: &[String]) -> Result<()> {
+        self.sandbox.allow(hosts).await
+    }
+
     async fn close(&self) -> Result<()> {
         self.sandbox.close().await
     }

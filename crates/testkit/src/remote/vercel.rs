@@ -44,10 +44,31 @@ struct Inner {
     boxes: BTreeMap<String, Kept>,
     runs: BTreeMap<String, Arc<One>>,
     faults: Vec<(String, String, Fault, u32)>,
+    snapshots: BTreeMap<String, Snapshot>,
     wrong: Vec<String>,
     calls: Vec<String>,
     made: u64,
 }
+
+/// What was kept of a machine's disk: the packages on it.
+#[derive(Clone)]
+struct Snapshot {
+    packages: Vec<String>,
+    expires: u64,
+}
+
+/// Where commands of root's find what installs packages, and where those are.
+const TOOLS: &str = "/tmp/.stand-in";
+
+/// Installs: knows every package but those that begin with `unknown`.
+const DNF: &str = r#"#!/bin/sh
+bad=
+for n; do case $n in unknown*) bad="$bad $n"; echo "No match for argument: $n";; esac; done
+[ -z "$bad" ] || { echo "Error: Unable to find a match:$bad"; exit 1; }
+go=
+for n; do [ -z "$go" ] || : >"/tmp/.stand-in/installed/$n"; [ "$n" = -- ] && go=1; done
+exit 0
+"#;
 
 /// The record of a machine.
 #[derive(Clone)]
@@ -61,7 +82,7 @@ struct Kept {
 struct One {
     id: String,
     name: String,
-    policy: Value,
+    policy: Mutex<Value>,
     vcpus: u64,
     runtime: Value,
     started: u64,
@@ -159,6 +180,26 @@ impl Vercel {
         self.state.inner.lock().unwrap().made
     }
 
+    /// Names of packages on a machine's disk, and what it may reach.
+    pub async fn looks_like(&self, name: &str) -> (Vec<String>, Value) {
+        let run = {
+            let inner = self.state.inner.lock().unwrap();
+            inner.boxes.get(name).and_then(|kept| inner.runs.get(&kept.run)).cloned().expect("a machine")
+        };
+        let policy = run.policy.lock().unwrap().clone();
+        (run.packages().await, policy)
+    }
+
+    /// How many snapshots there are.
+    pub fn snapshots(&self) -> usize {
+        self.state.inner.lock().unwrap().snapshots.len()
+    }
+
+    /// Ends all snapshots, as when their time is up.
+    pub fn forget_snapshots(&self) {
+        self.state.inner.lock().unwrap().snapshots.clear();
+    }
+
     /// Ends all machines, as when their time is up.
     pub async fn expire(&self) {
         let runs: Vec<_> = self.state.inner.lock().unwrap().runs.values().cloned().collect();
@@ -169,6 +210,24 @@ impl Vercel {
 }
 
 impl One {
+    /// Runs a line of the stand-in's own on the machine; what it prints.
+    async fn line(&self, line: &str) -> String {
+        let request = ExecRequest::new(Command::Shell(line.into()));
+        let mut said = Vec::new();
+        if let Ok(mut exec) = self.machine.exec(request).await {
+            while let Some(Ok(event)) = exec.events.next().await {
+                if let ExecEvent::Stdout(bytes) = event {
+                    said.extend_from_slice(&bytes);
+                }
+            }
+        }
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    async fn packages(&self) -> Vec<String> {
+        self.line(&format!("ls {TOOLS}/installed 2>/dev/null")).await.lines().map(str::to_owned).collect()
+    }
+
     async fn end(&self) {
         let before = self.status.send_replace("stopped");
         if before == "running" {
@@ -185,7 +244,7 @@ impl One {
             "id": self.id, "memory": self.vcpus * 2048, "vcpus": self.vcpus, "region": "iad1", "runtime": self.runtime,
             "timeout": *self.timeout.lock().unwrap(), "status": *self.status.borrow(), "requestedAt": self.started,
             "startedAt": self.started, "createdAt": self.started, "cwd": self.directory, "updatedAt": now(),
-            "networkPolicy": self.policy, "sourceSandboxName": self.name,
+            "networkPolicy": *self.policy.lock().unwrap(), "sourceSandboxName": self.name,
         })
     }
 }
@@ -355,8 +414,14 @@ impl State {
         if runtime.is_some_and(|runtime| !["node22", "node24", "python3.13"].contains(&runtime)) {
             return refusal(400, "bad_request", "unknown runtime");
         }
+        let mut packages = Vec::new();
         if body["source"]["type"] == "snapshot" && body["source"]["snapshotId"] != "snap_standin" {
-            return refusal(410, "snapshot_not_found", "The snapshot has expired");
+            let id = body["source"]["snapshotId"].as_str().unwrap_or_default();
+            let snapshot = self.inner.lock().unwrap().snapshots.get(id).cloned();
+            match snapshot.filter(|snapshot| snapshot.expires > now()) {
+                Some(snapshot) => packages = snapshot.packages,
+                None => return refusal(410, "snapshot_not_found", "The snapshot has expired"),
+            }
         }
         let network = match body["networkPolicy"]["mode"].as_str() {
             Some("deny-all") => Network::Blocked,
@@ -390,7 +455,7 @@ impl State {
         let run = Arc::new(One {
             id: id.clone(),
             name: name.clone(),
-            policy,
+            policy: Mutex::new(policy),
             vcpus: body["resources"]["vcpus"].as_u64().unwrap_or(2),
             runtime: json!(runtime.unwrap_or("snapshot")),
             started: now(),
@@ -400,6 +465,13 @@ impl State {
             machine,
             commands: Mutex::default(),
         });
+        if !packages.is_empty() {
+            let line = format!(
+                "mkdir -p {TOOLS}/installed && cd {TOOLS}/installed && touch -- {}",
+                packages.join(" ")
+            );
+            run.line(&line).await;
+        }
         let tags = body["tags"].as_object().map(|tags| {
             tags.iter()
                 .map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()))
@@ -447,6 +519,40 @@ impl State {
                 }
                 _ => self.bad("extend-timeout: no duration of a second".to_owned()),
             },
+            ("POST", ["network-policy"]) => {
+                let told = match (&body["mode"], &body["allow"]) {
+                    (Value::String(mode), Value::Null) if mode == "allow-all" || mode == "deny-all" => {
+                        json!({ "mode": mode })
+                    }
+                    (Value::Null, Value::Array(hosts))
+                        if !hosts.is_empty() && hosts.iter().all(Value::is_string) =>
+                    {
+                        json!({ "mode": "custom", "allowedDomains": hosts })
+                    }
+                    _ => return self.bad(format!("network-policy: {body}")),
+                };
+                *run.policy.lock().unwrap() = told;
+                answer(200, &json!({ "session": run.tell() }))
+            }
+            ("POST", ["snapshot"]) => {
+                let Some(lasts) = body["expiration"].as_u64() else {
+                    return self.bad("snapshot: no time after which it ends".to_owned());
+                };
+                let packages = run.packages().await;
+                let (id, expires) = {
+                    let mut inner = self.inner.lock().unwrap();
+                    inner.number += 1;
+                    let (id, expires) = (format!("snap_{:024x}", inner.number), now() + lasts);
+                    inner.snapshots.insert(id.clone(), Snapshot { packages, expires });
+                    (id, expires)
+                };
+                run.end().await;
+                let told = json!({
+                    "id": id, "sourceSessionId": run.id, "region": "iad1", "status": "created", "sizeBytes": 1,
+                    "createdAt": now(), "updatedAt": now(), "expiresAt": expires, "creationMethod": "manual",
+                });
+                answer(201, &json!({ "snapshot": told, "session": run.tell() }))
+            }
             ("POST", ["fs", "write"]) => {
                 if asked.headers.get("x-cwd").map(String::as_str) != Some("/") {
                     return self.bad("fs/write: x-cwd is not the root".to_owned());
@@ -494,12 +600,20 @@ impl State {
             return self.bad("cmd: no program, or no arguments".to_owned());
         };
         let Some(env) = body["env"].as_object() else { return self.bad("cmd: no variables".to_owned()) };
-        if body["sudo"] != json!(false) || body["wait"] != json!(true) || body["logs"] != json!(true) {
-            return self.bad(
-                "cmd: only what runs as the user, is waited for and tells its output is known".to_owned(),
-            );
+        if !body["sudo"].is_boolean() || body["wait"] != json!(true) || body["logs"] != json!(true) {
+            return self.bad("cmd: only what is waited for and tells its output is known".to_owned());
         }
-        let argv = std::iter::once(command.to_owned()).chain(args.clone()).map(Into::into).collect();
+        let mut argv: Vec<std::ffi::OsString> =
+            std::iter::once(command.to_owned()).chain(args.clone()).map(Into::into).collect();
+        if body["sudo"] == json!(true) {
+            // Nobody is root in the machines here: what root would install is put where it is found again.
+            let line = format!(
+                "mkdir -p {TOOLS}/bin {TOOLS}/installed && cat >{TOOLS}/bin/dnf <<'END'\n{DNF}END\nchmod 755 {TOOLS}/bin/dnf"
+            );
+            run.line(&line).await;
+            let path = format!("PATH={TOOLS}/bin:/usr/bin:/bin");
+            argv.splice(0..0, ["/usr/bin/env".into(), path.into()]);
+        }
         let mut request = ExecRequest::new(Command::Argv(argv));
         request.env =
             env.iter().map(|(key, value)| (key.into(), value.as_str().unwrap_or_default().into())).collect();
@@ -621,7 +735,7 @@ fn tell(name: &str, kept: &Kept, run: &One) -> Value {
     json!({
         "name": name, "persistent": false, "region": "iad1", "createdAt": kept.created, "updatedAt": kept.created,
         "currentSessionId": run.id, "status": *run.status.borrow(), "tags": kept.tags, "cwd": run.directory,
-        "networkPolicy": run.policy, "timeout": *run.timeout.lock().unwrap(),
+        "networkPolicy": *run.policy.lock().unwrap(), "timeout": *run.timeout.lock().unwrap(),
     })
 }
 
