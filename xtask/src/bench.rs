@@ -1,4 +1,4 @@
-//! `cargo xtask bench exec`, `bench engines`, `bench egress`, `bench wasm` and `bench http`: figures beside their baselines, from one run.
+//! `cargo xtask bench exec`, `bench engines`, `bench egress`, `bench wasm`, `bench http` and `bench remote`: figures beside their baselines, from one run.
 
 use std::path::Path;
 use std::process::Command;
@@ -37,6 +37,15 @@ fn through(release: bool) -> Result<Command, String> {
     Ok(Command::new(cargo::build(&arguments, "through")?))
 }
 
+/// Builds the bench of a provider's backend, with the stand-in in it.
+fn remote(release: bool) -> Result<Command, String> {
+    let mut arguments = vec!["-p", "moltis-backend-remote", "--example", "remote"];
+    if release {
+        arguments.push("--release");
+    }
+    Ok(Command::new(cargo::build(&arguments, "remote")?))
+}
+
 /// Builds a bench and the program that it measures.
 fn built(example: &str, release: bool) -> Result<Command, String> {
     let package = if example == "http" { "moltis-gateway" } else { "moltis-testkit" };
@@ -59,9 +68,10 @@ pub fn run(arguments: &[&str]) -> Outcome {
         Some((&"egress", arguments)) => ("egress", arguments),
         Some((&"wasm", arguments)) => ("wasm", arguments),
         Some((&"http", arguments)) => ("http", arguments),
+        Some((&"remote", arguments)) => ("remote", arguments),
         _ => {
             let all =
-                "`cargo xtask bench exec`, `bench engines`, `bench egress`, `bench wasm` and `bench http`";
+                "`cargo xtask bench exec`, `bench engines`, `bench egress`, `bench wasm`, `bench http` and `bench remote`";
             return Err(format!("the benches are {all}"));
         }
     };
@@ -83,9 +93,14 @@ pub fn run(arguments: &[&str]) -> Outcome {
         "engines" => "bench engines",
         "wasm" => "bench wasm",
         "http" => "bench http",
+        "remote" => "bench remote",
         _ => "bench egress",
     };
-    let mut command = if example == "egress" { egress(release)? } else { built(example, release)? };
+    let mut command = match example {
+        "egress" => egress(release)?,
+        "remote" => remote(release)?,
+        _ => built(example, release)?,
+    };
     let mut good = measured(command.args(&rest), section, write)?;
     if example == "egress" && cfg!(target_os = "linux") {
         good &= measured(through(release)?.args(&rest), "bench egress through", write)?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use moltis_sandbox::exec::ExecEvents;
@@ -48,6 +48,7 @@ struct Inner {
     wrong: Vec<String>,
     calls: Vec<String>,
     made: u64,
+    spent: Duration,
 }
 
 /// What was kept of a machine's disk: the packages on it.
@@ -144,7 +145,12 @@ impl Vercel {
         let shared = Arc::clone(&state);
         let server = Server::start(Arc::new(move |asked| {
             let state = Arc::clone(&shared);
-            Box::pin(async move { state.faulty(asked).await })
+            Box::pin(async move {
+                let began = Instant::now();
+                let reply = Arc::clone(&state).faulty(asked).await;
+                state.inner.lock().unwrap().spent += began.elapsed();
+                reply
+            })
         }))
         .await;
         Self { state, server }
@@ -173,6 +179,11 @@ impl Vercel {
     /// Names of machines that there are.
     pub fn machines(&self) -> Vec<String> {
         self.state.inner.lock().unwrap().boxes.keys().cloned().collect()
+    }
+
+    /// How long it took for all answers until now, from a request's arrival to the last byte of its answer.
+    pub fn spent(&self) -> Duration {
+        self.state.inner.lock().unwrap().spent
     }
 
     /// How many were ever made.
@@ -573,7 +584,7 @@ impl State {
             ("GET", ["cmd", id, "logs"]) => {
                 let program = run.commands.lock().unwrap().get(*id).cloned();
                 match program {
-                    Some(program) => stream(run, program, false, fault),
+                    Some(program) => self.stream(run, program, false, fault),
                     None => refusal(404, "not_found", "no such command"),
                 }
             }
@@ -641,7 +652,13 @@ impl State {
         });
         run.commands.lock().unwrap().insert(program.id.clone(), Arc::clone(&program));
         tokio::spawn(follow(exec.events, exec.control, asked, Arc::clone(&program)));
-        stream(run, program, true, fault)
+        self.stream(run, program, true, fault)
+    }
+
+    /// Tells what a command printed and prints, and counts the time that it takes.
+    fn stream(self: &Arc<Self>, run: Arc<One>, program: Arc<Program>, waits: bool, fault: Option<Fault>) -> Reply {
+        let (state, began) = (Arc::clone(self), Instant::now());
+        stream(run, program, waits, fault, move || state.inner.lock().unwrap().spent += began.elapsed())
     }
 }
 
@@ -677,7 +694,13 @@ async fn follow(
 }
 
 /// Tells what a command printed and prints.
-fn stream(run: Arc<One>, program: Arc<Program>, waits: bool, fault: Option<Fault>) -> Reply {
+fn stream(
+    run: Arc<One>,
+    program: Arc<Program>,
+    waits: bool,
+    fault: Option<Fault>,
+    over: impl FnOnce() + Send + 'static,
+) -> Reply {
     let (sender, receiver) = mpsc::channel(16);
     let mut left = match fault {
         Some(Fault::CutStream(lines)) => Some(lines),
@@ -711,6 +734,7 @@ fn stream(run: Arc<One>, program: Arc<Program>, waits: bool, fault: Option<Fault
                 }
             }
             if code.is_some() {
+                over();
                 if waits {
                     let _ = sender.send(Ok(line(json!({ "command": program.tell(&run) })))).await;
                 }
