@@ -70,8 +70,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
         Some((&"http", arguments)) => ("http", arguments),
         Some((&"remote", arguments)) => ("remote", arguments),
         _ => {
-            let all =
-                "`cargo xtask bench exec`, `bench engines`, `bench egress`, `bench wasm`, `bench http` and `bench remote`";
+            let all = "`cargo xtask bench exec`, `bench engines`, `bench egress`, `bench wasm`, `bench http` and `bench remote`";
             return Err(format!("the benches are {all}"));
         }
     };

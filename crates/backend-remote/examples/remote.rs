@@ -67,7 +67,8 @@ async fn measure(files: usize, rounds: usize) {
         vcpus: 2,
         snapshot: None,
     });
-    let mut spec = SandboxSpec::new(SessionKey::new("bare").unwrap(), Lifetime::Idle(Duration::from_secs(3600)));
+    let mut spec =
+        SandboxSpec::new(SessionKey::new("bare").unwrap(), Lifetime::Idle(Duration::from_secs(3600)));
     let bare = backend.open(&spec).await.expect("a sandbox");
     for number in 0..files {
         let path = folder.path().join(format!("d{}/e{}", number % 50, number % 7));

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use moltis_agentless::{NotStarted, Sink, Stream, hex, plain, random_bytes};
 use moltis_sandbox::{Diagnosis, Error, Result};
 use tokio::io::{AsyncReadExt, DuplexStream};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::http::Failure;
 use crate::machine::{Machine, Output, Piece, Run};
@@ -27,6 +27,8 @@ const MAX_END: usize = 4 << 10;
 const INPUT: usize = 1 << 20;
 /// Pieces of input after which it is waited until the last but these were taken.
 const AHEAD: u64 = 4;
+/// How long the end of a program may be on its way after input of it was refused.
+const GRACE: Duration = Duration::from_secs(2);
 /// What the provider gives a program beyond its own time, before it kills it.
 const BEYOND: Duration = Duration::from_secs(90);
 /// Time of what has none of its own.
@@ -76,6 +78,8 @@ pub struct Program {
     streams: [Decoder; 2],
     descent: Descent,
     over: watch::Sender<bool>,
+    /// Why input that was sent does not arrive.
+    unfed: Option<oneshot::Receiver<Failure>>,
 }
 
 /// The processes of one program. Dropping it ends them, unless they were let go.
@@ -225,6 +229,7 @@ impl Program {
             streams: [Decoder::new(&tag), Decoder::new(&tag)],
             descent,
             over: watch::Sender::new(false),
+            unfed: None,
         };
         match tokio::time::timeout(STARTS_WITHIN, program.said()).await {
             Ok(Ok(pid)) => program.pid = pid,
@@ -240,7 +245,9 @@ impl Program {
             let (near, far) = tokio::io::duplex(INPUT);
             program.stdin = Some(Box::new(near));
             let is_over = program.over.subscribe();
-            tokio::spawn(feed(Arc::clone(machine), room, tag, far, is_over));
+            let (tell, unfed) = oneshot::channel();
+            program.unfed = Some(unfed);
+            tokio::spawn(feed(Arc::clone(machine), room, tag, far, is_over, tell));
         }
         Ok(program)
     }
@@ -297,7 +304,12 @@ impl Program {
                 let _ = self.over.send(true);
                 return Ok(None);
             }
-            match self.output.next().await {
+            let next = tokio::select! {
+                biased;
+                next = self.output.next() => next,
+                why = unfed(&mut self.unfed) => return Err(failure::lost(&why)),
+            };
+            match next {
                 Ok(Some(Piece::Stdout(text))) => self.take(0, &text)?,
                 Ok(Some(Piece::Stderr(text))) => self.take(1, &text)?,
                 Ok(None) => {
@@ -416,6 +428,17 @@ fn end(text: &str) -> Option<End> {
     Some(End { code, why, duration: Duration::try_from_secs_f64((down - up).max(0.0)).ok()?, living, pids })
 }
 
+/// Why input does not arrive; waits for ever if it does.
+async fn unfed(told: &mut Option<oneshot::Receiver<Failure>>) -> Failure {
+    if let Some(waiting) = told
+        && let Ok(why) = waiting.await
+    {
+        return why;
+    }
+    *told = None;
+    std::future::pending().await
+}
+
 /// Carries input, piece by piece, and no faster than it is taken.
 async fn feed(
     machine: Arc<dyn Machine>,
@@ -423,6 +446,7 @@ async fn feed(
     tag: String,
     mut input: DuplexStream,
     mut is_over: watch::Receiver<bool>,
+    tell: oneshot::Sender<Failure>,
 ) {
     let room = format!("{all}/{tag}");
     let mut buffer = vec![0; INPUT];
@@ -445,7 +469,15 @@ async fn feed(
                 ])
                 .await
         };
-        if put.is_err() || count == 0 {
+        if let Err(why) = put {
+            // It may be over, and only the word for that on its way. Else it would wait for ever.
+            tokio::select! {
+                () = tokio::time::sleep(GRACE) => drop(tell.send(why)),
+                _ = is_over.changed() => {}
+            }
+            return;
+        }
+        if count == 0 {
             return;
         }
         // At most twice as many wait inside.
@@ -453,7 +485,16 @@ async fn feed(
             let taken = scripts::taken(all);
             let argv = ["/bin/sh", "-c", &taken, "sh", &tag, &waited.to_string()].map(str::to_owned).to_vec();
             let run = Run { argv, env: Vec::new(), within: LONGEST, quiet: false };
-            let Ok(mut output) = machine.run(run).await else { return };
+            let mut output = match machine.run(run).await {
+                Ok(output) => output,
+                Err(why) => {
+                    tokio::select! {
+                        () = tokio::time::sleep(GRACE) => drop(tell.send(why)),
+                        _ = is_over.changed() => {}
+                    }
+                    return;
+                }
+            };
             tokio::select! {
                 () = async { while let Ok(Some(_)) = output.next().await {} } => {}
                 _ = is_over.changed() => return,

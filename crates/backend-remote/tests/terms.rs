@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use moltis_sandbox::{
-    Backend, Error, ImageChoice, Lifetime, Network, Origin, SandboxSpec, SessionKey, Setting,
-};
+use moltis_sandbox::{Error, ImageChoice, Lifetime, Network, Origin, SandboxSpec, SessionKey, Setting};
 use moltis_testkit::remote::Fault;
 use serde_json::json;
 
@@ -22,17 +20,17 @@ fn spec(key: &str, packages: &[&str], origin: Origin) -> SandboxSpec {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn packages_are_installed_once_and_kept_as_a_snapshot() {
     let rig = Rig::new().await;
-    let first = rig.backend().open(&spec("a", &["jq", "@node"], Origin::File)).await.unwrap();
+    let first = rig.backend().open(&spec("a", &["jq", "@python"], Origin::File)).await.unwrap();
     let (packages, policy) = rig.vercel.looks_like(&rig.vercel.machines()[0]).await;
-    assert!(packages.contains(&"jq".to_owned()) && packages.contains(&"nodejs".to_owned()), "{packages:?}");
+    assert!(packages.contains(&"jq".to_owned()) && packages.contains(&"python3".to_owned()), "{packages:?}");
     assert_eq!(policy, json!({ "mode": "deny-all" }), "its own network was never open");
     assert_eq!((rig.vercel.made(), rig.vercel.snapshots(), rig.vercel.machines().len()), (2, 1, 1));
     // Another session, in another process, starts from it.
-    let second = rig.backend().open(&spec("b", &["jq", "@node"], Origin::File)).await.unwrap();
+    let second = rig.backend().open(&spec("b", &["jq", "@python"], Origin::File)).await.unwrap();
     assert_eq!((rig.vercel.made(), rig.vercel.snapshots()), (3, 1));
     // It ends before its time: it is made anew.
     rig.vercel.forget_snapshots();
-    let third = rig.backend().open(&spec("c", &["jq", "@node"], Origin::File)).await.unwrap();
+    let third = rig.backend().open(&spec("c", &["jq", "@python"], Origin::File)).await.unwrap();
     assert_eq!((rig.vercel.made(), rig.vercel.snapshots()), (5, 1));
     // Others are others.
     let fourth = rig.backend().open(&spec("d", &["jq"], Origin::File)).await.unwrap();

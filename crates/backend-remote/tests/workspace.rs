@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use moltis_sandbox::files::WriteOptions;
 use moltis_sandbox::{
-    Backend, Command, Error, ExecEvent, ExecRequest, GuestPath, Lifetime, Mount, MountMode, Origin, Outcome,
-    Sandbox, SandboxSpec, SessionKey, Setting,
+    Command, Error, ExecEvent, ExecRequest, GuestPath, Lifetime, Mount, MountMode, Origin, Outcome, Sandbox,
+    SandboxSpec, SessionKey, Setting,
 };
 use moltis_testkit::remote::Fault;
 

@@ -32,7 +32,7 @@ pub fn guarantees(metered: bool) -> Guarantees {
         managed_files: Promise::Held,
         adopt: Promise::Held,
         images: not("there is no image: the shell's commands are built in, programs are WASI modules"),
-        packages: not("there is no image in which something could be installed"),
+        packages: not("there is no image: the shell's commands are built in, programs are WASI modules"),
         rootfs: not("there is no root directory but the one that is built in"),
         runtime: not("no OCI runtime is used"),
         gpus: not("nothing inside reaches a device"),

@@ -10,7 +10,7 @@ use crate::runner::{Report, Standing};
 use crate::{Case, Verdict};
 
 /// What backends promise, in words, in the order of the table.
-const PROMISES: [(&str, Needs); 22] = [
+const PROMISES: [(&str, Needs); 23] = [
     ("nothing of the host's files shows but what was mounted", |g| &g.filesystem),
     ("a kernel of its own", |g| &g.kernel),
     ("the caller's environment stays out", |g| &g.environment),

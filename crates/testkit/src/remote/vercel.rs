@@ -656,7 +656,13 @@ impl State {
     }
 
     /// Tells what a command printed and prints, and counts the time that it takes.
-    fn stream(self: &Arc<Self>, run: Arc<One>, program: Arc<Program>, waits: bool, fault: Option<Fault>) -> Reply {
+    fn stream(
+        self: &Arc<Self>,
+        run: Arc<One>,
+        program: Arc<Program>,
+        waits: bool,
+        fault: Option<Fault>,
+    ) -> Reply {
         let (state, began) = (Arc::clone(self), Instant::now());
         stream(run, program, waits, fault, move || state.inner.lock().unwrap().spent += began.elapsed())
     }
