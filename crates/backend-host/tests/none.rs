@@ -68,6 +68,7 @@ async fn the_restricted_one_holds_the_environment_and_little_else() {
         &kept.home,
         &kept.managed_files,
         &kept.images,
+        &kept.packages,
         &kept.rootfs,
         &kept.runtime,
         &kept.gpus,

@@ -267,6 +267,10 @@ impl Carrier {
         };
         let mut asked = Vec::new();
         for entry in &entries {
+            // What a file operation has not finished.
+            if moltis_host::tree::archive::split(&entry.path).1.starts_with(b".moltis-write-") {
+                continue;
+            }
             if judged.is_out(rules, &entry.path, entry.what == What::Directory) {
                 continue;
             }

@@ -48,6 +48,7 @@ home_quota = "5G"
 workspace = "/srv/code"
 workspace_mount = "rw"
 workspace_protect = [".git/*"]
+workspace_upload = [".env.example"]
 managed_files_mount = "none"
 mounts = [{ source = "/srv/data", target = "/data" }, { source = "~/bin", target = "/opt/bin/", mode = "rw" }]
 rootfs = "/srv/root"
@@ -135,6 +136,7 @@ fn every_key_is_read() {
     sandbox.workspace = Some(set("/srv/code".into()));
     sandbox.workspace_mount = set(MountAccess::Rw);
     sandbox.workspace_protect = globs(&[".git/*"]);
+    sandbox.workspace_upload = globs(&[".env.example"]);
     sandbox.managed_files_mount = set(MountAccess::None);
     sandbox.mounts = set(vec![
         Mount { source: "/srv/data".into(), target: "/data".into(), mode: MountMode::Ro },

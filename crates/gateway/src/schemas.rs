@@ -434,7 +434,7 @@ fn sessions() -> Named {
 }
 
 fn sandboxes() -> Named {
-    const PROMISES: [&str; 22] = [
+    const PROMISES: [&str; 23] = [
         "filesystem",
         "kernel",
         "environment",
@@ -452,6 +452,7 @@ fn sandboxes() -> Named {
         "managedFiles",
         "adopt",
         "images",
+        "packages",
         "rootfs",
         "runtime",
         "gpus",

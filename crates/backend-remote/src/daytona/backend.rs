@@ -91,7 +91,7 @@ fn guarantees() -> Guarantees {
         background: not(crate::sandbox::NO_BACKGROUND),
         forward: not(crate::sandbox::NO_FORWARD),
         workspace: Promise::Held,
-        home: not("the home is the sandbox's and ends with it"),
+        home: not("the home is the sandbox's and ends with it; nothing of a home here is carried there"),
         managed_files: not("only the workspace is carried to the provider"),
         adopt: Promise::Held,
         images: Promise::Held,

@@ -117,7 +117,7 @@ impl VercelConfig {
             background: not(crate::sandbox::NO_BACKGROUND),
             forward: not(crate::sandbox::NO_FORWARD),
             workspace: Promise::Held,
-            home: not("the home is the machine's and ends with it"),
+            home: not("the home is the machine's and ends with it; nothing of a home here is carried there"),
             managed_files: not("only the workspace is carried to the provider"),
             adopt: Promise::Held,
             images: not("it starts from `vercel_runtime` or `vercel_snapshot_id`"),
