@@ -56,6 +56,18 @@ pub enum Step {
     Done,
 }
 
+/// What is brought where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// Nothing if nothing changed here.
+    Send,
+    /// Nothing if nothing changed there.
+    Fetch,
+    /// Everything.
+    #[cfg_attr(not(test), expect(dead_code, reason = "tests alone look at both sides in any case"))]
+    Both,
+}
+
 /// Hears of steps.
 pub type Progress = Arc<dyn Fn(Step) + Send + Sync>;
 
@@ -116,15 +128,25 @@ impl Carrier {
     /// # Errors
     /// `workspace-too-large`; those of the disk and of the far side. What was carried before one stays.
     pub async fn send(&self) -> Result<Report> {
-        self.carry(true).await
+        self.carry(How::Send).await
+    }
+
+    /// Brings what changed there here, after something ran there; then both sides are brought together. If nothing did,
+    /// what changed here waits for the next time.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub async fn fetch(&self) -> Result<Report> {
+        self.carry(How::Fetch).await
     }
 
     /// Brings both sides together.
     ///
     /// # Errors
     /// As [`send`](Self::send).
+    #[cfg(test)]
     pub async fn both(&self) -> Result<Report> {
-        self.carry(false).await
+        self.carry(How::Both).await
     }
 
     /// Whether changes come back.
@@ -132,7 +154,7 @@ impl Carrier {
         self.terms.writable
     }
 
-    async fn carry(&self, only_if_changed_here: bool) -> Result<Report> {
+    async fn carry(&self, how: How) -> Result<Report> {
         let mut known = self.known.lock().await;
         let store = self.store.clone();
         let mark = known.as_ref().map(|(mark, _)| *mark);
@@ -164,7 +186,7 @@ impl Carrier {
         };
         let before = state.clone();
         let mut report = Report::default();
-        let done = self.rounds(&mut state, &mut report, only_if_changed_here).await;
+        let done = self.rounds(&mut state, &mut report, how).await;
         let store = self.store.clone();
         let (state, mark) = on_disk(move || {
             if state != before {
@@ -180,7 +202,16 @@ impl Carrier {
         Ok(report)
     }
 
-    async fn rounds(&self, state: &mut State, report: &mut Report, only_if_changed: bool) -> Result<()> {
+    async fn rounds(&self, state: &mut State, report: &mut Report, how: How) -> Result<()> {
+        // What changed here alone can wait until something runs there.
+        if how == How::Fetch
+            && state.begun
+            && !state.word.is_empty()
+            && state.pushing.is_empty()
+            && far::is_same(&*self.far, &state.word, &state.passed_over).await?
+        {
+            return Ok(());
+        }
         for round in 0..ROUNDS {
             let scan = self.look_here(&state.host).await?;
             self.tell_left_out(state, report, &scan);
@@ -191,7 +222,7 @@ impl Carrier {
                         .zip(other)
                         .all(|(one, other)| one.0 == other.0 && one.1.node == other.1.node)
             };
-            if only_if_changed
+            if how == How::Send
                 && round == 0
                 && state.begun
                 && state.pushing.is_empty()
@@ -366,6 +397,7 @@ impl Carrier {
             && state.far.values().all(|seen| seen.settled || !matches!(seen.node, Node::File { .. }));
         if is_sure {
             state.word = there.word;
+            state.passed_over = scan.rules.passed_over().to_vec();
         }
         Ok(again)
     }

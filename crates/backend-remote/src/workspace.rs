@@ -131,7 +131,7 @@ pub async fn last(
     let done = match shown {
         Ok(shown) => {
             let carrier = shown.carrier(tools, place, store, machine);
-            match tokio::time::timeout(LAST, carrier.both()).await {
+            match tokio::time::timeout(LAST, carrier.fetch()).await {
                 Ok(done) => done.map(|report| report.notes()),
                 Err(_) => Err(not_carried("it took too long")),
             }
@@ -295,7 +295,7 @@ impl Sandbox for Carried {
             let (mut events, carrier, mut told) = state?;
             match events.next().await? {
                 Ok(ExecEvent::Exit(mut outcome)) => {
-                    match carrier.both().await {
+                    match carrier.fetch().await {
                         Ok(report) => told.extend(report.notes()),
                         Err(error) => told.push(format!("what changed was not carried back: {error}")),
                     }
@@ -385,7 +385,7 @@ impl CarriedFiles {
     /// After something was changed.
     async fn changed(&self, paths: &[&GuestPath]) -> Result<()> {
         if paths.iter().any(|path| self.is_within(path)) {
-            self.carrier.both().await.map_err(before)?;
+            self.carrier.fetch().await.map_err(before)?;
         }
         Ok(())
     }

@@ -41,12 +41,12 @@ pub async fn all(far: &dyn Far, script: &str, args: &[&[u8]], input: Option<Byte
     Ok(whole)
 }
 
-/// Lists a tree. Arguments: the word for the last list, and what `find` is told before it prints. First line: how
+/// Lists a tree. Arguments: the word for the last list, whether its head is enough, and what `find` is told before it prints. First line: how
 /// the list is written (`f` by find, `s` by stat), the time, whether all could be read, and the word for this list, or only
 /// `=` if it is the same as the last one.
 const LIST: &str = r#"cd "$1" || exit 44
-known=$2
-shift 2
+known=$2 brief=$3
+shift 3
 t=$(date +%s.%N 2>/dev/null)
 case $t in *[!0-9.]*|'') t=$(date +%s);; esac
 l=$(mktemp) || exit 46
@@ -65,7 +65,7 @@ w=$(sha256sum <"$l")
 w=${w%% *}
 if [ "$all$w" = "1$known" ]; then echo "= $t"; exit 0; fi
 echo "$how $t $all $w"
-cat "$l""#;
+[ "$brief" = 1 ] || cat "$l""#;
 
 /// Hashes of files whose names are plain: one line each, as `sha256sum` writes them.
 const HASH: &str = r#"cd "$1" || exit 44
@@ -154,12 +154,8 @@ pub struct List {
     pub word: String,
 }
 
-/// Looks at the far side. `known` is the word for the last list; `passed_over` are names of directories that are not
-/// looked into.
-///
-/// # Errors
-/// Those of running a script; what it says is not understood; there are more entries than these.
-pub async fn list(far: &dyn Far, known: &str, passed_over: &[String], most: u64) -> Result<List> {
+/// What `find` is told so that it does not look into directories of these names.
+fn pruned(passed_over: &[String]) -> Vec<&[u8]> {
     let mut find: Vec<&[u8]> = Vec::new();
     if !passed_over.is_empty() {
         find.extend([&b"-type"[..], b"d", b"("]);
@@ -171,7 +167,27 @@ pub async fn list(far: &dyn Far, known: &str, passed_over: &[String], most: u64)
         }
         find.extend([&b")"[..], b"-prune", b"-o"]);
     }
-    let mut args: Vec<&[u8]> = vec![known.as_bytes()];
+    find
+}
+
+/// Whether the far side is what it was at its last list, of which this is the word.
+///
+/// # Errors
+/// Those of running a script.
+pub async fn is_same(far: &dyn Far, known: &str, passed_over: &[String]) -> Result<bool> {
+    let mut args: Vec<&[u8]> = vec![known.as_bytes(), b"1"];
+    args.extend(pruned(passed_over));
+    Ok(all(far, LIST, &args, None).await?.starts_with(b"= "))
+}
+
+/// Looks at the far side. `known` is the word for the last list; `passed_over` are names of directories that are not
+/// looked into.
+///
+/// # Errors
+/// Those of running a script; what it says is not understood; there are more entries than these.
+pub async fn list(far: &dyn Far, known: &str, passed_over: &[String], most: u64) -> Result<List> {
+    let find = pruned(passed_over);
+    let mut args: Vec<&[u8]> = vec![known.as_bytes(), b"0"];
     args.extend(find);
     let said = all(far, LIST, &args, None).await?;
     let end = said.iter().position(|byte| *byte == b'\n').ok_or_else(|| unlike("no list"))?;

@@ -96,7 +96,7 @@ impl Rules {
     /// carried.
     pub fn new(protect: &[String], listed: &[String]) -> Self {
         Self {
-            listed: listed.to_vec(),
+            listed: listed.iter().map(|glob| glob.to_ascii_lowercase()).collect(),
             protect: Patterns::new(protect),
             guards_git: protect.iter().any(|glob| glob.contains(".git/")),
             files: BTreeMap::new(),
@@ -148,9 +148,10 @@ impl Rules {
         false
     }
 
-    /// Whether it holds secrets by its name, and nobody listed it.
+    /// Whether it holds secrets by its name, and nobody listed it; what is above it was asked about before.
     pub fn is_secret(&self, path: &[u8]) -> bool {
-        is_named(SECRETS.iter().copied(), path) && !is_named(self.listed.iter().map(String::as_str), path)
+        let lower = path.to_ascii_lowercase();
+        is_named(SECRETS.iter().copied(), &lower) && !is_named(self.listed.iter().map(String::as_str), &lower)
     }
 
     /// Whether it makes the host run code, so that what a sandbox made of it is never written here.
@@ -177,15 +178,12 @@ impl Rules {
     }
 }
 
-/// Whether globs name a path, or a directory above it: by its last names, wherever it is.
-fn is_named<'a>(globs: impl Iterator<Item = &'a str>, path: &[u8]) -> bool {
-    let lower = path.to_ascii_lowercase();
-    let names: Vec<&[u8]> = lower.split(|byte| *byte == b'/').collect();
-    globs.into_iter().any(|glob| {
-        let parts: Vec<&[u8]> = glob.as_bytes().split(|byte| *byte == b'/').collect();
-        names.windows(parts.len()).any(|names| {
-            parts.iter().zip(names).all(|(part, name)| name_matches(&part.to_ascii_lowercase(), name))
-        })
+/// Whether globs, in lower case as the path, name it by its last names.
+fn is_named<'a>(mut globs: impl Iterator<Item = &'a str>, path: &[u8]) -> bool {
+    globs.any(|glob| {
+        let mut names = path.rsplit(|byte| *byte == b'/');
+        let mut parts = glob.as_bytes().rsplit(|byte| *byte == b'/');
+        parts.all(|part| names.next().is_some_and(|name| name_matches(part, name)))
     })
 }
 
@@ -226,7 +224,8 @@ mod tests {
             ".docker/config.json",
             "x/.config/gcloud/y",
         ] {
-            assert!(rules.is_secret(path.as_bytes()), "{path}");
+            let path = path.as_bytes();
+            assert!(above(path).chain([path]).any(|path| rules.is_secret(path)), "{path:?}");
         }
         for path in ["env", "a/main.rs", "config/.env.example", "x/test.pem", ".docker/other", "monkey"] {
             assert!(!rules.is_secret(path.as_bytes()), "{path}");

@@ -52,6 +52,8 @@ pub struct State {
     pub far: Tree,
     /// The word for the far side's last list; empty if it has to be looked at in any case.
     pub word: String,
+    /// Names of directories that were not looked into for that list.
+    pub passed_over: Vec<String>,
     /// What is on its way there.
     pub pushing: HashSet<Vec<u8>>,
     /// Secrets that have been named as left out.

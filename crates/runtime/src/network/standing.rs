@@ -91,7 +91,7 @@ impl Behind {
     }
 
     /// A sandbox of one command, which is not stored, keeps the network that it was opened with.
-    async fn is_of_another_network(&self) -> Result<bool> {
+    pub(super) async fn is_of_another_network(&self) -> Result<bool> {
         let Some(session) = self.runtime.session(&self.session).await? else { return Ok(false) };
         let configured = self.runtime.network_config().tools.exec.sandbox.network.value;
         Ok(session.overrides.network.unwrap_or(configured) != Network::Trusted)

@@ -663,8 +663,12 @@ impl State {
         waits: bool,
         fault: Option<Fault>,
     ) -> Reply {
-        let (state, began) = (Arc::clone(self), Instant::now());
-        stream(run, program, waits, fault, move || state.inner.lock().unwrap().spent += began.elapsed())
+        let (state, mut last) = (Arc::clone(self), Instant::now());
+        stream(run, program, waits, fault, move || {
+            let now = Instant::now();
+            state.inner.lock().unwrap().spent += now - last;
+            last = now;
+        })
     }
 }
 
@@ -705,7 +709,7 @@ fn stream(
     program: Arc<Program>,
     waits: bool,
     fault: Option<Fault>,
-    over: impl FnOnce() + Send + 'static,
+    mut told: impl FnMut() + Send + 'static,
 ) -> Reply {
     let (sender, receiver) = mpsc::channel(16);
     let mut left = match fault {
@@ -729,6 +733,7 @@ fn stream(
                 (log.lines[at..].to_vec(), log.code)
             };
             at += lines.len();
+            told();
             for line in lines {
                 if left == Some(0) {
                     let _ = sender.send(Err(())).await;
@@ -740,7 +745,6 @@ fn stream(
                 }
             }
             if code.is_some() {
-                over();
                 if waits {
                     let _ = sender.send(Ok(line(json!({ "command": program.tell(&run) })))).await;
                 }
