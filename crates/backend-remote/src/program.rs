@@ -246,7 +246,8 @@ impl Program {
             program.stdin = Some(Box::new(near));
             let is_over = program.over.subscribe();
             let (tell, unfed) = oneshot::channel();
-            program.unfed = Some(unfed);
+            // What has a time of its own ends by that.
+            program.unfed = wanted.timeout.is_none().then_some(unfed);
             tokio::spawn(feed(Arc::clone(machine), room, tag, far, is_over, tell));
         }
         Ok(program)
