@@ -387,7 +387,7 @@ impl Carrier {
         }
         state.word.clear();
         let near = Arc::new(Near::new(&*self.top).map_err(|errno| cannot("be opened", errno))?);
-        let mut again = self.fetch(state, report, &plan, &scan, &there, &near).await?;
+        let mut again = self.bring_here(state, report, &plan, &scan, &there, &near).await?;
         again |= self.send_there(state, report, &plan, &scan, &there, &near).await?;
         let is_sure = !again
             && there.unknown.is_empty()
@@ -418,7 +418,7 @@ impl Carrier {
     }
 
     /// Brings changes here; whether something here was changed meanwhile.
-    async fn fetch(
+    async fn bring_here(
         &self,
         state: &mut State,
         report: &mut Report,
