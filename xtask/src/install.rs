@@ -24,6 +24,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("ip", "iproute2"),
     ("node", "nodejs"),
     ("npm", "npm"),
+    ("chromium", "chromium"),
     ("javac", "default-jdk-headless"),
     ("go", "golang-go"),
     ("curl", "curl"),

@@ -13,6 +13,7 @@ mod json;
 mod marker;
 mod mcp;
 mod outside;
+mod page;
 mod real;
 mod served;
 mod suites;
@@ -59,6 +60,9 @@ cargo xtask COMMAND
                                        `moltis` that is built already
   mcp [--program PATH]                 the MCP client for Python on a real task, the inspector and the conformance
                                        suite, against `moltis mcp` and the gateway
+  page [--write] [--program PATH] [--only NAME]
+                                       the web page in Chromium against a real gateway; --only runs the tests with this in
+                                       their names; --write draws the pictures of docs/page anew
 ";
 
 fn main() -> ExitCode {
@@ -75,6 +79,7 @@ fn main() -> ExitCode {
         Some((&"blocks", rest)) => blocks::run(rest),
         Some((&"http", rest)) => http::run(rest),
         Some((&"mcp", rest)) => mcp::run(rest),
+        Some((&"page", rest)) => page::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             print!("{USAGE}");
             Ok(true)

@@ -107,13 +107,7 @@ impl Gateway {
         let late = self.child.try_wait().map_err(|e| e.to_string())?.is_none();
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let listed = kept(self.program().args(["sandbox", "ps", "--json"]), None, PATIENCE)?;
-        for part in listed.text().split('"').filter(|part| is_id(part)) {
-            let removed = kept(self.program().args(["sandbox", "rm", part]), None, PATIENCE)?;
-            if !removed.good() && !removed.all().contains("missing") {
-                return Err(format!("a sandbox is left: {}", removed.all()));
-            }
-        }
+        swept(|| self.program())?;
         if late { Err("the gateway did not end when it was told to".to_owned()) } else { Ok(()) }
     }
 
@@ -130,6 +124,18 @@ impl Drop for Gateway {
             let _ = self.end();
         }
     }
+}
+
+/// Ends the sandboxes of a data folder, which `program` is given.
+pub fn swept(program: impl Fn() -> Command) -> Result<(), String> {
+    let listed = kept(program().args(["sandbox", "ps", "--json"]), None, PATIENCE)?;
+    for part in listed.text().split('"').filter(|part| is_id(part)) {
+        let removed = kept(program().args(["sandbox", "rm", part]), None, PATIENCE)?;
+        if !removed.good() && !removed.all().contains("missing") {
+            return Err(format!("a sandbox is left: {}", removed.all()));
+        }
+    }
+    Ok(())
 }
 
 /// A sandbox's id.

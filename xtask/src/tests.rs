@@ -8,7 +8,7 @@ use crate::cargo::{self, TestProgram};
 use crate::command::{Scratch, kept, root};
 use crate::tally::{Tally, failures, indented};
 use crate::user::{Engines, User};
-use crate::{Outcome, bench, blocks, engines, http, install, mcp, real, suites, user};
+use crate::{Outcome, bench, blocks, engines, http, install, mcp, page, real, suites, user};
 
 /// Limit of one test program.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -129,6 +129,9 @@ pub fn run(arguments: &[&str]) -> Outcome {
     if form.whole() && form.all {
         http::tally(&mut tally, &moltis, false)?;
         mcp::tally(&mut tally, &moltis)?;
+        page::tally(&mut tally, &moltis, &page::Form::default())?;
+    } else if form.whole() {
+        tally.skip("the page in a browser (cargo xtask page), which only --all installs all for");
     }
     if let Some(before) = before {
         tally.check("nothing of the container suites is left", before.same_again());
