@@ -17,6 +17,8 @@ use crate::failover::FailedOver;
 /// Every backend that this program holds, in the order in which `auto` tries them.
 pub struct Registry {
     backends: Vec<Arc<dyn Backend>>,
+    /// The folder of the user's configuration.
+    config_dir: Option<PathBuf>,
 }
 
 /// What `moltis sandbox status` says of one backend.
@@ -77,8 +79,8 @@ impl Registry {
         backends.push(Arc::new(NamespacesBackend::new(namespaces)));
         backends.push(Arc::new(RestrictedHostBackend::new(host.clone())));
         backends.push(Arc::new(NoneBackend::new(host)));
-        backends.extend(wasm(config, config_dir));
-        Self { backends }
+        backends.extend(wasm(config, config_dir.clone()));
+        Self { backends, config_dir }
     }
 
     /// The same backends under another configuration. Those at providers are made anew where their settings have changed:
@@ -87,18 +89,18 @@ impl Registry {
         if settings_of_remote(old) == settings_of_remote(new) {
             return Arc::clone(self);
         }
-        let fresh = remote(new);
+        let fresh = remote(new, self.config_dir.as_deref());
         let backends = self.backends.iter().map(|backend| {
             let fresh = fresh.iter().find(|fresh| fresh.name() == backend.name());
             Arc::clone(fresh.unwrap_or(backend))
         });
-        Arc::new(Self { backends: backends.collect() })
+        Arc::new(Self { backends: backends.collect(), config_dir: self.config_dir.clone() })
     }
 
     /// These backends, in this order.
     #[cfg(test)]
     pub fn of(backends: Vec<Arc<dyn Backend>>) -> Self {
-        Self { backends }
+        Self { backends, config_dir: None }
     }
 
     /// All of them.
