@@ -390,7 +390,7 @@ impl Decoder {
 
     /// What of the held bytes is output for certain.
     fn split(&mut self) -> Result<Option<Vec<u8>>, &'static str> {
-        let at = self.held.windows(self.start.len()).position(|window| window == self.start);
+        let at = memchr::memmem::find(&self.held, &self.start);
         let Some(at) = at else {
             let most = self.start.len().min(self.held.len() + 1);
             let kept = (1..most).rev().find(|n| self.held.ends_with(&self.start[..*n])).unwrap_or(0);

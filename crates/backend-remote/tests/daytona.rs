@@ -137,9 +137,6 @@ async fn what_is_asked_for_is_what_the_specification_says() {
     assert_eq!(built["buildInfo"], json!({ "dockerfileContent": "FROM debian:12\n" }));
     assert!(plain["snapshot"].is_null());
     assert!(!plain.to_string().contains("gone"), "names and labels say nothing of the session");
-    let mut trusted = spec("t", IDLE);
-    trusted.network = Setting::new(Network::Trusted, Origin::Flag);
-    assert_eq!(backend.open(&trusted).await.err().unwrap().kind(), "refused");
     for sandbox in [kept, ephemeral] {
         sandbox.close().await.unwrap();
     }
@@ -147,6 +144,40 @@ async fn what_is_asked_for_is_what_the_specification_says() {
     snapshot.image = Some(Daytona::SNAPSHOTS[1].to_owned());
     let sandbox = daytona::backend(snapshot).open(&spec("s", IDLE)).await.unwrap();
     assert_eq!(rig.daytona.asked().values().next().unwrap()["snapshot"], json!(Daytona::SNAPSHOTS[1]));
+    sandbox.close().await.unwrap();
+    rig.is_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_of_hosts_is_told_and_must_be_told_back() {
+    let rig = Rig::new(Age::Newer).await;
+    let mut trusted = spec("t", IDLE);
+    trusted.network = Setting::new(Network::Trusted, Origin::Flag);
+    let backend = rig.backend();
+    let sandbox = backend.open(&trusted).await.unwrap();
+    assert!(sandbox.takes_list());
+    assert_eq!(rig.daytona.reach(), ["nothing"], "before the list is told");
+    let hosts = ["*.a.org".to_owned(), "b.org".to_owned()];
+    sandbox.allow(&hosts).await.unwrap();
+    sandbox.allow(&hosts).await.unwrap();
+    assert_eq!(rig.daytona.reach(), ["*.a.org,b.org"]);
+    assert_eq!(rig.count("POST", "/network-settings"), 1, "the same again costs nothing");
+    // A list that the provider forgets would let everything through.
+    rig.daytona.fail("POST", "/network-settings", Fault::OtherPolicy, 1);
+    let error = sandbox.allow(&hosts[..1]).await.unwrap_err();
+    assert_eq!((error.kind(), error.code()), ("unavailable", "provider-protocol"));
+    assert_eq!(rig.daytona.reach(), ["nothing"]);
+    sandbox.allow(&hosts[1..]).await.unwrap();
+    assert_eq!(rig.daytona.reach(), ["b.org"]);
+    let found = backend.adopt(&trusted).await.unwrap().unwrap();
+    assert!(found.takes_list());
+    found.allow(&[]).await.unwrap();
+    assert_eq!(rig.daytona.reach(), ["nothing"]);
+    sandbox.close().await.unwrap();
+    let mut open = spec("o", IDLE);
+    open.network = Setting::new(Network::Open, Origin::Flag);
+    let sandbox = backend.open(&open).await.unwrap();
+    assert_eq!((sandbox.takes_list(), rig.daytona.reach()), (false, vec!["everything".to_owned()]));
     sandbox.close().await.unwrap();
     rig.is_clean().await;
 }

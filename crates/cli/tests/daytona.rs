@@ -42,7 +42,7 @@ fn a_command_runs_in_a_sandbox_that_ends_with_it() {
     let ran = rented.run(&["exec", "--backend", "daytona", "echo out; echo err >&2; exit 7"]);
     assert_eq!((ran.status, ran.stdout.as_str()), (Some(7), "out\n"), "{ran:?}");
     assert!(ran.stderr.contains("err\n"), "{ran:?}");
-    let refused = rented.run(&["exec", "--backend", "daytona", "--network", "trusted", "true"]);
+    let refused = rented.run(&["exec", "--backend", "daytona", "--pids", "7", "true"]);
     assert_eq!(refused.status, Some(125), "{refused:?}");
     assert!(refused.stderr.contains("demand-not-kept"), "{refused:?}");
     let odd = rented.run(&["exec", "--backend", "daytona", "--env", "a.b=1", "true"]);

@@ -82,7 +82,7 @@ fn guarantees() -> Guarantees {
         kernel: not("Daytona's usual sandboxes are containers, which share a kernel with others"),
         environment: Promise::Held,
         network_blocked: Promise::Held,
-        network_trusted: not("its list of domains is not passed on to the provider yet"),
+        network_trusted: Promise::Held,
         network_open: Promise::Held,
         memory: size("memory"),
         cpus: size("processor time"),
@@ -138,13 +138,9 @@ impl Source<'_> {
     }
 }
 
-/// Whether the network is to be blocked.
-fn is_blocked(network: Network) -> Result<bool> {
-    match network {
-        Network::Blocked => Ok(true),
-        Network::Open => Ok(false),
-        Network::Trusted => Err(failure::declared("network", "its list is not passed on to the provider")),
-    }
+/// Whether the network is blocked at first. With `trusted` nothing is reached before the list is told.
+fn is_blocked(network: Network) -> bool {
+    network != Network::Open
 }
 
 /// Minutes without use after which it stops, and minutes after that until it is removed.
@@ -194,8 +190,8 @@ impl Provider for DaytonaProvider {
         self.daytona.labelled(LABEL, instance).await
     }
 
-    fn judge(&self, spec: &SandboxSpec) -> Result<()> {
-        is_blocked(spec.network.value).map(drop)
+    fn judge(&self, _: &SandboxSpec) -> Result<()> {
+        Ok(())
     }
 
     async fn make(
@@ -204,7 +200,7 @@ impl Provider for DaytonaProvider {
         spec: &SandboxSpec,
         instance: String,
     ) -> Result<(Arc<dyn Machine>, Ready)> {
-        let blocked = is_blocked(spec.network.value)?;
+        let blocked = is_blocked(spec.network.value);
         let source = Source::of(spec, self.config.image.as_deref());
         let (stops, removed) = minutes(spec.lifetime);
         let labels = [
@@ -231,7 +227,8 @@ impl Provider for DaytonaProvider {
         let told = self.create_once(&create).await.map_err(|failure| refused(&failure, &source))?;
         let limit = if matches!(source, Source::Image(_)) { BUILDS_WITHIN } else { STARTS_WITHIN };
         let told = self.started(told, limit).await?;
-        if told.network_block_all != blocked || told.public || told.name != entry.name {
+        let listed = told.domain_allow_list.as_deref().is_some_and(|list| !list.is_empty());
+        if told.network_block_all != blocked || listed || told.public || told.name != entry.name {
             return Err(other_terms());
         }
         let machine = self.machine(&told).await.map_err(|failure| failure::unavailable(&failure))?;
@@ -301,7 +298,7 @@ impl DaytonaProvider {
     async fn machine(&self, told: &Told) -> Result<Arc<DaytonaMachine>, Failure> {
         let toolbox = self.daytona.toolbox(told).await?;
         let stops = told.auto_stop_interval.unwrap_or(15.0).max(0.0) as u64;
-        Ok(Arc::new(DaytonaMachine::new(toolbox, stops)))
+        Ok(Arc::new(DaytonaMachine::new(toolbox, stops, told)))
     }
 
     /// Makes a sandbox, once, whatever becomes of the answer: its name tells whether there is one.

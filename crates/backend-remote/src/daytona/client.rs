@@ -98,9 +98,9 @@ impl Daytona {
         self.client.send(&call).await.map(drop)
     }
 
-    /// Takes its network away, or gives it back.
-    pub async fn network(&self, id: &str, block: bool) -> Result<Told, Failure> {
-        let settings = NetworkSettings { network_block_all: block };
+    /// Takes its network away, or gives it back: with a list for the hosts on it alone.
+    pub async fn network(&self, id: &str, block: bool, list: Option<&str>) -> Result<Told, Failure> {
+        let settings = NetworkSettings { network_block_all: block, domain_allow_list: list };
         let path = format!("/sandbox/{}/network-settings", escaped(id));
         self.json(with_body(Method::POST, path, &settings, Again::Safe)?).await
     }

@@ -200,12 +200,9 @@ impl Marked {
                 _ => pieces.push((which, text.to_vec())),
             }
         };
-        while at < all.len() {
+        while let Some(found) = memchr::memchr2(1, 2, &all[at..]) {
+            at += found;
             let byte = all[at];
-            if !matches!(byte, 1 | 2) {
-                at += 1;
-                continue;
-            }
             let run = all[at..].iter().take(3).take_while(|other| **other == byte).count();
             if run == 3 {
                 say(self.current, &all[from..at]);
@@ -213,13 +210,15 @@ impl Marked {
                 at += 3;
                 from = at;
             } else if at + run == all.len() {
-                break;
+                // It may go on in the next piece.
+                say(self.current, &all[from..at]);
+                self.held = all.split_off(at);
+                return pieces;
             } else {
                 at += run;
             }
         }
-        say(self.current, &all[from..at]);
-        self.held = all.split_off(at);
+        say(self.current, &all[from..]);
         pieces
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::Mutex;
 
 use super::logs::Logs;
 use super::toolbox::Toolbox;
+use super::wire::Told;
 use crate::http::Failure;
 use crate::machine::{Machine, Output, Run};
 
@@ -19,15 +20,26 @@ pub struct DaytonaMachine {
     /// For how long after it was last seen to run, or told that it is in use, it is not told so again.
     fresh: Duration,
     seen: Mutex<Instant>,
+    /// The hosts that it was last let reach; absent: nobody knows, or everything.
+    allowed: Mutex<Option<Vec<String>>>,
+    /// Whether it takes such a list.
+    takes_list: bool,
 }
 
 impl DaytonaMachine {
     /// One that was just seen to run, and that stops after this many minutes without use (0: never).
-    pub fn new(toolbox: Arc<Toolbox>, stops_after: u64) -> Self {
+    pub fn new(toolbox: Arc<Toolbox>, stops_after: u64, told: &Told) -> Self {
         // Half of its time, and less than the time between two reminders where that is short.
         let fresh = Duration::from_secs(stops_after.saturating_mul(30))
             .clamp(Duration::from_secs(25), Duration::from_secs(600));
-        Self { toolbox, fresh, seen: Mutex::new(Instant::now()) }
+        let listed = told.domain_allow_list.as_deref().is_some_and(|list| !list.is_empty());
+        Self {
+            toolbox,
+            fresh,
+            seen: Mutex::new(Instant::now()),
+            allowed: Mutex::new(told.network_block_all.then(Vec::new)),
+            takes_list: told.network_block_all || listed,
+        }
     }
 
     /// What runs commands in it.
@@ -52,6 +64,30 @@ impl Machine for DaytonaMachine {
             }
         };
         Ok(Box::new(Logs::new(Arc::clone(&self.toolbox), session, command)))
+    }
+
+    fn takes_list(&self) -> bool {
+        self.takes_list
+    }
+
+    async fn allow(&self, hosts: &[String]) -> Result<(), Failure> {
+        let mut allowed = self.allowed.lock().await;
+        if allowed.as_deref() == Some(hosts) {
+            return Ok(());
+        }
+        *allowed = None;
+        let list = hosts.join(",");
+        let (block, list) = if hosts.is_empty() { (true, None) } else { (false, Some(list.as_str())) };
+        let told = self.toolbox.daytona().network(self.toolbox.id(), block, list).await?;
+        // One that forgot the list would let everything through.
+        let is_so = told.network_block_all == block
+            && (block || told.domain_allow_list.as_deref().is_some_and(|told| same(told, hosts)));
+        if !is_so {
+            let _ = self.toolbox.daytona().network(self.toolbox.id(), true, None).await;
+            return Err(Failure::Unlike("the network is another than was asked for".to_owned()));
+        }
+        *allowed = Some(hosts.to_vec());
+        Ok(())
     }
 
     async fn put(&self, files: Vec<(String, Bytes)>) -> Result<(), Failure> {
@@ -83,6 +119,15 @@ impl Machine for DaytonaMachine {
         *seen = Instant::now();
         Ok(())
     }
+}
+
+/// Whether a list as it is told holds these hosts and no others.
+fn same(told: &str, hosts: &[String]) -> bool {
+    let mut told: Vec<&str> = told.split(',').map(str::trim).filter(|host| !host.is_empty()).collect();
+    told.sort_unstable();
+    let mut hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+    hosts.sort_unstable();
+    told == hosts
 }
 
 fn random() -> Result<[u8; 16], Failure> {

@@ -126,7 +126,8 @@ async fn install_missing(
         }
     };
     let network = |block: bool| async move {
-        let told = daytona.network(id, block).await.map_err(|failure| failure::unavailable(&failure))?;
+        let told =
+            daytona.network(id, block, None).await.map_err(|failure| failure::unavailable(&failure))?;
         if told.network_block_all == block { Ok(()) } else { Err(other_terms()) }
     };
     if blocked {

@@ -45,6 +45,8 @@ pub struct Told {
     #[serde(default)]
     pub network_block_all: bool,
     #[serde(default)]
+    pub domain_allow_list: Option<String>,
+    #[serde(default)]
     pub auto_stop_interval: Option<f64>,
     #[serde(default)]
     pub toolbox_proxy_url: Option<String>,
@@ -80,8 +82,11 @@ pub struct ProxyUrl {
 /// What a sandbox may reach.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct NetworkSettings {
+pub struct NetworkSettings<'a> {
     pub network_block_all: bool,
+    /// Names of hosts, between commas; absent: all that the account may reach.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub domain_allow_list: Option<&'a str>,
 }
 
 #[derive(Clone, Debug, Serialize)]

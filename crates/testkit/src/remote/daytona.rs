@@ -20,7 +20,9 @@ use commands::Session;
 /// What the official clients were recorded to send.
 const SHAPES: &str = include_str!("daytona.shapes");
 /// What the provider's documents name besides, and the recorded clients did not send.
-const DOCUMENTED: &str = "GET /api/sandbox ? cursor labels limit :\n";
+const DOCUMENTED: &str = "GET /api/sandbox ? cursor labels limit :
+POST /api/sandbox/{id}/network-settings ? : domainAllowList networkBlockAll
+";
 /// Headers that the official clients were recorded to send, or the provider's documents name.
 const HEADERS: [&str; 16] = [
     "accept",
@@ -81,6 +83,8 @@ struct One {
     name: String,
     asked: Value,
     blocked: Mutex<bool>,
+    /// Hosts that it may reach, if it may not reach all.
+    listed: Mutex<Option<String>>,
     state: watch::Sender<&'static str>,
     used: Mutex<Instant>,
     machine: Arc<dyn Sandbox>,
@@ -165,6 +169,16 @@ impl Daytona {
         inner.boxes.iter().map(|(name, one)| (name.clone(), one.asked.clone())).collect()
     }
 
+    /// What each may reach now: nothing, these hosts, or everything.
+    pub fn reach(&self) -> Vec<String> {
+        let told = |one: &Arc<One>| match (*one.blocked.lock().unwrap(), &*one.listed.lock().unwrap()) {
+            (true, _) => "nothing".to_owned(),
+            (false, Some(list)) => list.clone(),
+            (false, None) => "everything".to_owned(),
+        };
+        self.all().iter().map(told).collect()
+    }
+
     /// How many were ever made.
     pub fn made(&self) -> u64 {
         self.state.inner.lock().unwrap().made
@@ -216,8 +230,8 @@ impl One {
             "createdAt": "2026-11-29T17:55:45.801Z", "updatedAt": "2026-11-29T17:55:45.801Z",
             "lastActivityAt": "2026-11-29T17:55:45.801Z", "daemonVersion": "0.218.0", "runnerId": "runner-1",
         });
-        if body["domainAllowList"].is_string() {
-            told["domainAllowList"] = body["domainAllowList"].clone();
+        if let Some(list) = &*self.listed.lock().unwrap() {
+            told["domainAllowList"] = json!(list);
         }
         if *self.state.borrow() == "error" {
             told["errorReason"] = json!(format!("as told; the key is {}", Daytona::KEY));
@@ -449,6 +463,7 @@ impl State {
             id: format!("00000000-0000-4000-8000-{number:012x}"),
             name: name.clone(),
             blocked: Mutex::new(blocked && !matches!(fault, Some(Fault::OtherPolicy))),
+            listed: Mutex::new(None),
             asked: body,
             state: watch::Sender::new(first),
             used: Mutex::new(Instant::now()),
@@ -568,9 +583,11 @@ impl State {
             }
             ("POST", ["network-settings"]) => match body["networkBlockAll"].as_bool() {
                 Some(block) => {
-                    if !matches!(fault, Some(Fault::OtherPolicy)) {
-                        *one.blocked.lock().unwrap() = block;
-                    }
+                    *one.blocked.lock().unwrap() = block;
+                    let list = body["domainAllowList"]
+                        .as_str()
+                        .filter(|_| !matches!(fault, Some(Fault::OtherPolicy)));
+                    *one.listed.lock().unwrap() = list.map(str::to_owned);
                     answer(200, &one.tell(self.proxy()))
                 }
                 None => self.bad("network-settings: networkBlockAll is neither true nor false".to_owned()),

@@ -237,7 +237,7 @@ async fn keep(
             Some(Err(_)) | None => break None,
         };
         rest[which].extend_from_slice(&bytes);
-        while let Some(end) = rest[which].iter().position(|byte| *byte == b'\n') {
+        while let Some(end) = memchr::memchr(b'\n', &rest[which]) {
             let line: Vec<u8> = rest[which].drain(..=end).collect();
             say(which, &line[..end]);
         }

@@ -21,12 +21,11 @@ pub fn parts(asked: &Asked) -> Result<Vec<(String, Vec<u8>)>, String> {
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut place: Option<String> = None;
     loop {
-        let head = rest.windows(4).position(|w| w == b"\r\n\r\n").ok_or("a part without a head")?;
+        let head = memchr::memmem::find(rest, b"\r\n\r\n").ok_or("a part without a head")?;
         let words = std::str::from_utf8(&rest[..head]).map_err(|error| error.to_string())?;
         let body = &rest[head + 4..];
         let next = format!("\r\n--{boundary}");
-        let end =
-            body.windows(next.len()).position(|w| w == next.as_bytes()).ok_or("a part without an end")?;
+        let end = memchr::memmem::find(body, next.as_bytes()).ok_or("a part without an end")?;
         let number = files.len();
         let name = |what: &str| format!("Content-Disposition: form-data; name=\"files[{number}].{what}\"");
         let first = words.lines().next().unwrap_or_default();
