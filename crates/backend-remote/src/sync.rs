@@ -81,8 +81,11 @@ pub struct Carrier {
     top: Arc<OwnedFd>,
     progress: Progress,
     /// One at a time in this process, with what was last known.
-    known: tokio::sync::Mutex<Option<(Option<(u64, i64, i64)>, State)>>,
+    known: tokio::sync::Mutex<Option<Known>>,
 }
+
+/// The state file as it was when it was read (device, times), and what it said.
+type Known = (Option<(u64, i64, i64)>, State);
 
 /// Whether a workspace can be carried at all. Blocks on the file system.
 ///

@@ -18,6 +18,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::sync::{Bounds, Carrier, Far, Report, Store, Terms};
 
+/// What happens just before a script that holds this text.
+pub type Meanwhile = (&'static str, Box<dyn FnOnce() + Send>);
+
 /// A directory of this machine, worked on by these tools.
 pub struct Local {
     pub folder: PathBuf,
@@ -28,7 +31,7 @@ pub struct Local {
     /// Bytes that were sent.
     pub sent: AtomicUsize,
     /// What happens just before the next script that holds this text.
-    pub before: Mutex<Option<(&'static str, Box<dyn FnOnce() + Send>)>>,
+    pub before: Mutex<Option<Meanwhile>>,
     /// After so many bytes of input it breaks off.
     pub cut: AtomicUsize,
 }
