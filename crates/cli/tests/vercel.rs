@@ -47,7 +47,7 @@ fn a_command_runs_on_a_machine_that_ends_with_it() {
     let ran = rented.run(&["exec", "--backend", "vercel", "echo out; echo err >&2; exit 7"]);
     assert_eq!((ran.status, ran.stdout.as_str()), (Some(7), "out\n"), "{ran:?}");
     assert!(ran.stderr.contains("err\n"), "{ran:?}");
-    let refused = rented.run(&["exec", "--backend", "vercel", "--network", "trusted", "true"]);
+    let refused = rented.run(&["exec", "--backend", "vercel", "--pids", "5", "true"]);
     assert_eq!(refused.status, Some(125), "{refused:?}");
     assert!(refused.stderr.contains("demand-not-kept"), "{refused:?}");
     assert_eq!((rented.vercel.machines(), rented.vercel.made()), (vec![], 1));
