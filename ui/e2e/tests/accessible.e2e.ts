@@ -35,6 +35,7 @@ async function faults(page: Page): Promise<string[]> {
 
 for (const scheme of ['light', 'dark'] as const) {
   test(`axe finds nothing serious on any place, ${scheme}`, async ({ here, gateway }) => {
+    test.setTimeout(240_000);
     await here.emulateMedia({ colorScheme: scheme, reducedMotion: 'reduce' });
     const found: Record<string, string[]> = {};
     for (const address of PLACES) {
@@ -51,6 +52,7 @@ for (const scheme of ['light', 'dark'] as const) {
 }
 
 test('on 360 px nothing of a page scrolls sideways', async ({ here, gateway }) => {
+  test.setTimeout(240_000);
   await here.setViewportSize({ width: 360, height: 740 });
   const wide: Record<string, number> = {};
   for (const address of PLACES) {

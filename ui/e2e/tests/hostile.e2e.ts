@@ -18,8 +18,8 @@ test('what a command printed is text: markup, pictures, sequences, text from rig
   const markup = here.getByRole('log', { name: /cat <</ });
   await expect(markup).toContainText(SCRIPT);
   await expect(markup).toContainText('<svg xmlns="http://www.w3.org/2000/svg" onload="alert(1)"/>');
-  await here.getByRole('button', { name: /printf/ }).click();
-  const sequences = here.getByRole('log', { name: /printf/ });
+  await here.getByRole('button', { name: /^printf/ }).click();
+  const sequences = here.getByRole('log', { name: /^Output of printf/ });
   await expect(sequences).toContainText('gpj.exe');
   await expect(sequences.locator('a')).toHaveCount(0);
   const text = (await sequences.textContent()) ?? '';

@@ -88,7 +88,8 @@ test('a rule, a folder and a setting, by keyboard alone', async ({ here, gateway
   await expect(here.getByRole('row', { name: /typed\// })).toBeVisible();
 
   await goTo(here, gateway, AT);
-  await tabTo(here, /network/i, 40);
+  // In capitals it is the place.
+  await tabTo(here, /^network/, 40);
   await here.keyboard.press('Enter');
   await expect(here.getByRole('form', { name: 'What this session sets' }).locator(':focus')).toHaveAttribute('name', 'network');
   await here.keyboard.press('Escape');

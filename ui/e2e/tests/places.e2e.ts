@@ -21,13 +21,14 @@ const PLACES: readonly [address: string, title: RegExp, shown: string][] = [
   ['/files', /^Files/, 'report final.csv'],
   ['/files?path=/notes', /^Files/, 'readme.md'],
   ['/settings/sandboxes', /Settings/, 'Backend'],
-  ['/settings/network', /Settings/, 'trusted'],
+  ['/settings/network', /Network.*Settings|Settings.*Network/, 'Network'],
   ['/settings/remote', /Settings/, 'Vercel'],
   ['/settings/keys', /Settings/, 'New key'],
-  ['/settings/all', /Settings/, 'max_sandboxes'],
+  ['/settings/all', /Settings/, 'Only what is set'],
 ];
 
 test('each place is what its address says, and has a title of its own', async ({ here, gateway }) => {
+  test.setTimeout(240_000);
   for (const [address, title, shown] of PLACES) {
     await test.step(address, async () => {
       await goTo(here, gateway, address);

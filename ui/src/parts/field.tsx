@@ -63,12 +63,16 @@ interface Control {
 
 type TextProps = Control & { value: string; onValue: (value: string) => void };
 
+/** The browser's own `autofocus` works once in a page, and not after somebody has clicked. */
+const focus = (element: HTMLInputElement | null) => element?.focus();
+
 export function TextInput({
   value,
   onValue,
   mono = false,
   secret = false,
   search = false,
+  autofocus = false,
   ...rest
 }: TextProps & { mono?: boolean; secret?: boolean; search?: boolean }) {
   const all = {
@@ -76,6 +80,7 @@ export function TextInput({
     class: mono ? 'input machine' : 'input',
     value,
     onInput: (event: { currentTarget: HTMLInputElement }) => onValue(event.currentTarget.value),
+    ...(autofocus ? { ref: focus } : {}),
     ...rest,
   };
   if (secret) return <input type="password" autocomplete="current-password" {...all} />;
