@@ -121,8 +121,14 @@ fn left(moltis: &Path, scratch: &Path) -> Result<(), String> {
             command
         };
         served::swept(program)?;
-        let ended = kept(program().args(["sandbox", "clean"]), None, INSTALL)?;
-        found.push(format!("{}: {}", folder.display(), if ended.good() { "swept" } else { "not swept" }));
+        let listed = kept(program().args(["sandbox", "list", "--json"]), None, INSTALL)?.text();
+        for tag in listed.split('"').filter(|part| part.starts_with("localhost/moltis-sandbox:")) {
+            let removed = kept(program().args(["sandbox", "remove", tag]), None, INSTALL)?;
+            if !removed.good() {
+                return Err(format!("an image is left: {}", removed.all()));
+            }
+        }
+        found.push(format!("{} was left, with what ran and was built; that is ended", folder.display()));
     }
     if found.is_empty() { Ok(()) } else { Err(found.join("\n")) }
 }

@@ -115,7 +115,8 @@ export class Gateway {
       await this.#end('SIGTERM');
       const { sandboxes } = this.#told(['sandbox', 'ps', '--json']) as { sandboxes: { id: string }[] };
       for (const { id } of sandboxes) this.#told(['sandbox', 'rm', id, '--json']);
-      this.#told(['sandbox', 'clean', '--json']);
+      const { images } = this.#told(['sandbox', 'list', '--json']) as { images: { tag: string }[] };
+      if (images.length > 0) this.#told(['sandbox', 'remove', ...images.map(({ tag }) => tag), '--json']);
       if (this.log.includes('panicked at')) throw new Error(this.log);
     } finally {
       rmSync(this.folder, { recursive: true, force: true });

@@ -26,9 +26,10 @@ const PLACES = [
   '/settings/all',
 ];
 
-/** What axe finds that keeps somebody from using the page. */
-async function faults(page: Page): Promise<string[]> {
-  const { violations } = await new AxeBuilder({ page }).analyze();
+/** What axe finds that keeps somebody from using the page. What is the same in the dark is looked at in the light. */
+async function faults(page: Page, scheme: 'light' | 'dark'): Promise<string[]> {
+  const axe = new AxeBuilder({ page });
+  const { violations } = await (scheme === 'dark' ? axe.withTags('cat.color') : axe).analyze();
   const bad = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
   return bad.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 200)} (${node.failureSummary?.split('\n')[1]?.trim()})`));
 }
@@ -40,12 +41,12 @@ for (const scheme of ['light', 'dark'] as const) {
     const found: Record<string, string[]> = {};
     for (const address of PLACES) {
       await goTo(here, gateway, address);
-      const faulty = await faults(here);
+      const faulty = await faults(here, scheme);
       if (faulty.length > 0) found[address] = faulty;
     }
     await here.getByRole('button', { name: 'Log out' }).click();
     await expect(here.getByLabel('Admin token or API key')).toBeVisible();
-    const faulty = await faults(here);
+    const faulty = await faults(here, scheme);
     if (faulty.length > 0) found['the login'] = faulty;
     expect(found).toEqual({});
   });

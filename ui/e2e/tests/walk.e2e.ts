@@ -6,7 +6,7 @@ import { IMAGE, lacking } from '../lib/engine.ts';
 import { Gateway } from '../lib/gateway.ts';
 import { expect, logIn, settled, test } from '../lib/test.ts';
 
-test('log in, look around, run a command and watch it, allow and block a domain, upload a folder', async ({ page, watched }, { outputPath }) => {
+test('log in, look around, run a command and watch it, allow and block a domain, upload a folder', async ({ page, watched }) => {
   watched.allow(/status of 401/);
   const gateway = await Gateway.start();
   try {
@@ -78,7 +78,7 @@ test('log in, look around, run a command and watch it, allow and block a domain,
     await expect(rules.getByRole('row', { name: /blocked\.example/ })).toHaveCount(0);
 
     // A folder, with a file that is often secret: that one is asked about.
-    const folder = join(outputPath('upload'), 'project');
+    const folder = join(test.info().outputPath('upload'), 'project');
     mkdirSync(join(folder, 'src'), { recursive: true });
     writeFileSync(join(folder, 'readme.md'), '# It is there\n');
     writeFileSync(join(folder, 'src/main.py'), 'print(1)\n');
