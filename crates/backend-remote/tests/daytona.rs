@@ -392,14 +392,14 @@ async fn a_look_is_no_use_and_a_long_command_is() {
     let sandbox = rig.backend().open(&spec("s", Lifetime::Idle(Duration::from_secs(60)))).await.unwrap();
     out(&sandbox, "true").await;
     // What ran it may end a moment after its answer came.
-    let end = std::time::Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(30);
     loop {
         let activity = sandbox.activity().await.unwrap();
         assert_eq!(activity.commands, 1);
         if activity.operations == 0 {
             break;
         }
-        assert!(std::time::Instant::now() < end, "{activity:?}");
+        assert!(Instant::now() < end, "{activity:?}");
     }
     // Longer than it may be without use; the shell is silent all the time.
     let (told, _, outcome) = run(&sandbox, "sleep 75; echo still", 120).await.unwrap();
