@@ -123,9 +123,9 @@ mod tests {
         let seconds =
             [Period { from: 1_000, allowed: 0, denied: 1 }, Period { from: 2_000, allowed: 1, denied: 1 }];
         assert_eq!((periods.length_millis(), periods.all()), (1000, seconds.to_vec()));
-        periods.add(&entry(400_000, Event::Open, Action::Allowed));
+        periods.add(&entry(1_000_000, Event::Open, Action::Allowed));
         let longer =
-            [Period { from: 0, allowed: 1, denied: 2 }, Period { from: 390_000, allowed: 1, denied: 0 }];
+            [Period { from: 0, allowed: 1, denied: 2 }, Period { from: 990_000, allowed: 1, denied: 0 }];
         assert_eq!((periods.length_millis(), periods.all()), (15_000, longer.to_vec()));
     }
 

@@ -77,8 +77,11 @@ async fn show_all(call: Call) -> Answered {
     ok(&json!({ "settings": rows, "warnings": call.state.warnings() }))
 }
 
-/// The words that a value may be, where what it looks like is nothing but words.
+/// The words that a value may be, where what it looks like is nothing but words. Those of a flag are no text.
 fn words_of(kind: &str) -> Vec<&str> {
+    if kind == "`true`, `false`" {
+        return Vec::new();
+    }
     let word = |part: &'_ str| part.strip_prefix('`').and_then(|part| part.strip_suffix('`')).map(str::len);
     let parts: Vec<_> = kind.split(", ").collect();
     match parts.iter().all(|part| word(part).is_some_and(|length| length + 2 == part.len())) {
