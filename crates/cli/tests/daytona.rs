@@ -61,10 +61,9 @@ fn a_session_keeps_its_sandbox_and_the_answer_says_when_there_is_another_one() {
     assert_eq!((again.status, again.stdout.as_str()), (Some(0), "kept\n"), "{again:?}");
     let listed = rented.run(&["sandbox", "ps", "--json"]);
     assert!(listed.stdout.contains("\"daytona\""), "{listed:?}");
-    let end: [&dyn Fn(); 2] = [
-        &|| rented.runtime.block_on(rented.daytona.expire()),
-        &|| rented.runtime.block_on(rented.daytona.remove_all()),
-    ];
+    let end: [&dyn Fn(); 2] = [&|| rented.runtime.block_on(rented.daytona.expire()), &|| {
+        rented.runtime.block_on(rented.daytona.remove_all())
+    }];
     for (made, end) in [2, 3].into_iter().zip(end) {
         end();
         let anew = rented.run(&["exec", "--session", "s", "--json", "cat /tmp/kept || echo anew"]);
