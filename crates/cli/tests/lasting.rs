@@ -43,7 +43,12 @@ fn a_caller_that_is_killed_takes_its_command_with_it_and_nothing_else() {
     let begun =
         place.run(["exec", "--backend", "namespaces", "--session", "s", "--background", "sleep 3333"]);
     let process = begun.stdout.trim().to_owned();
-    inside(&place, "s", "echo kept > /tmp/kept; pgrep -fx 'sleep 3333' > /tmp/pid");
+    // The shell of the background command may not have become it yet.
+    inside(
+        &place,
+        "s",
+        "echo kept > /tmp/kept; until pgrep -fx 'sleep 3333' > /tmp/pid; do sleep 0.02; done",
+    );
     for round in 0..50 {
         let line = format!("echo {round} >> begun; sleep 60.{round}; echo {round} >> ended");
         let mut caller = start(&place, "s", &line);
