@@ -58,7 +58,9 @@ pub struct Journal {
 
 /// Held by whoever works on a machine.
 #[derive(Debug)]
-pub struct Lock(#[allow(dead_code)] File);
+pub struct Lock {
+    _file: File,
+}
 
 impl Journal {
     /// In this data directory.
@@ -215,7 +217,7 @@ impl Journal {
                 (one.dev(), one.ino()) == (other.dev(), other.ino())
             };
             match (file.metadata(), fs::metadata(&path)) {
-                (Ok(held), Ok(there)) if same(&held, &there) => return Ok(Some(Lock(file))),
+                (Ok(held), Ok(there)) if same(&held, &there) => return Ok(Some(Lock { _file: file })),
                 _ => {}
             }
         }

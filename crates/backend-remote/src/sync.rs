@@ -64,7 +64,7 @@ enum How {
     /// Nothing if nothing changed there.
     Fetch,
     /// Everything.
-    #[cfg_attr(not(test), expect(dead_code, reason = "tests alone look at both sides in any case"))]
+    #[cfg(test)]
     Both,
 }
 

@@ -347,6 +347,10 @@ impl Sandbox for Carried {
     async fn close(&self) -> Result<()> {
         self.sandbox.close().await
     }
+
+    async fn close_if_idle(&self) -> Result<bool> {
+        self.sandbox.close_if_idle().await
+    }
 }
 
 /// Its files, of which those in the workspace are carried.

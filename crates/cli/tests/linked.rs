@@ -105,9 +105,20 @@ fn input_goes_in_while_output_comes_out() {
     });
     assert!(output == input, "{} bytes of {}", output.len(), input.len());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+    // However small its pieces are.
+    let before_small = beside.ran();
+    let mut command = beside.place.exec_command(["sleep 1; wc -c"]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    for _ in 0..20_000 {
+        stdin.write_all(b"x").unwrap();
+    }
+    drop(stdin);
+    let counted = child.wait_with_output().unwrap();
+    assert_eq!((String::from_utf8_lossy(&counted.stdout).trim(), beside.ran()), ("20000", before_small + 1));
     // Input that nobody reads keeps nobody from ending.
     let unread = beside.place.fed(["exec", "--backend", "namespaces", "--timeout", "30s", "exit 4"], &input);
-    assert_eq!((unread.status, beside.ran()), (Some(4), before + 2), "{unread:?}");
+    assert_eq!((unread.status, beside.ran()), (Some(4), before + 3), "{unread:?}");
 }
 
 #[test]

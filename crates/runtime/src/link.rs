@@ -33,3 +33,11 @@ pub const WINDOW: usize = 512 << 10;
 
 /// Bytes of one piece of standard input or output.
 pub const PIECE: usize = 64 << 10;
+
+/// Bytes of the window that the smallest piece of input takes, so that there are never more pieces than are room for.
+pub const LEAST: usize = 512;
+
+/// Bytes of the window that a piece of input of this length takes.
+pub fn cost(bytes: usize) -> usize {
+    bytes.max(LEAST)
+}

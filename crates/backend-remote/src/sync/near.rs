@@ -227,11 +227,7 @@ fn is(stat: &Stat, expected: &Seen, moved: bool) -> bool {
 fn take(parent: impl AsFd, fresh: &CStr, name: &CStr, expected: Option<&Seen>) -> Made {
     let parent = parent.as_fd();
     let taken = match expected {
-        None => match renameat_with(parent, fresh, parent, name, RenameFlags::NOREPLACE) {
-            // Some file systems cannot do that, but none replaces anything with a second name.
-            Err(Errno::INVAL | Errno::NOSYS) => linkat(parent, fresh, parent, name, AtFlags::empty()),
-            other => other,
-        },
+        None => name_anew(parent, fresh, name),
         Some(expected) => {
             if expected.node.is_directory() {
                 match remove(parent, name, Some(expected)) {
@@ -245,7 +241,11 @@ fn take(parent: impl AsFd, fresh: &CStr, name: &CStr, expected: Option<&Seen>) -
                 Err(errno) => return errno.into(),
             }
             match renameat_with(parent, fresh, parent, name, RenameFlags::EXCHANGE) {
-                Err(Errno::INVAL | Errno::NOSYS) => renameat(parent, fresh, parent, name),
+                Err(Errno::INVAL | Errno::NOSYS) => match replace(parent, fresh, name, expected) {
+                    Ok(true) => Ok(()),
+                    Ok(false) => return Made::Other,
+                    Err(errno) => Err(errno),
+                },
                 Ok(()) => {
                     // Between the look and the exchange somebody may have been faster.
                     match object::stat(parent, fresh) {
@@ -264,6 +264,38 @@ fn take(parent: impl AsFd, fresh: &CStr, name: &CStr, expected: Option<&Seen>) -
         Ok(stat) => Made::Done(Some(stamp(&stat))),
         Err(Errno::EXIST | Errno::NOENT) => Made::Other,
         Err(errno) => errno.into(),
+    }
+}
+
+/// Gives a thing another name, which nothing has.
+fn name_anew(parent: BorrowedFd<'_>, from: &CStr, name: &CStr) -> Result<(), Errno> {
+    match renameat_with(parent, from, parent, name, RenameFlags::NOREPLACE) {
+        // Some file systems cannot do that, but none replaces anything with a second name.
+        Err(Errno::INVAL | Errno::NOSYS) => {
+            linkat(parent, from, parent, name, AtFlags::empty())?;
+            unlinkat(parent, from, AtFlags::empty())
+        }
+        other => other,
+    }
+}
+
+/// As an exchange, where the file system has none: what is there is moved aside and looked at, and gets its name back if
+/// it is something else. For a moment nothing has the name. Whether it was replaced.
+fn replace(parent: BorrowedFd<'_>, fresh: &CStr, name: &CStr, expected: &Seen) -> Result<bool, Errno> {
+    let aside = random_name();
+    match renameat(parent, name, parent, &*aside) {
+        Ok(()) => {}
+        Err(Errno::NOENT) => return Ok(false),
+        Err(errno) => return Err(errno),
+    }
+    if !object::stat(parent, &*aside).is_ok_and(|stat| is(&stat, expected, true)) {
+        return name_anew(parent, &aside, name).map(|()| false);
+    }
+    match name_anew(parent, fresh, name) {
+        Ok(()) => unlinkat(parent, &*aside, AtFlags::empty()).map(|()| true),
+        // Whoever was there has written a file anew, in the place of the one that is aside.
+        Err(Errno::EXIST) => unlinkat(parent, &*aside, AtFlags::empty()).map(|()| false),
+        Err(errno) => name_anew(parent, &aside, name).and(Err(errno)),
     }
 }
 
@@ -295,9 +327,51 @@ fn remove(parent: impl AsFd, name: &CStr, expected: Option<&Seen>) -> Made {
             Ok(()) => Made::Done(None),
             Err(errno) => errno.into(),
         },
-        _ => match renameat_with(parent, &*aside, parent, name, RenameFlags::NOREPLACE) {
+        _ => match name_anew(parent, &aside, name) {
             Ok(()) => Made::Other,
             Err(errno) => errno.into(),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn seen(folder: &std::path::Path, name: &str) -> Seen {
+        let top = fs::File::open(folder).unwrap();
+        let stat = object::stat(&top, name.as_bytes()).unwrap();
+        let node = Node::File { hash: [0; 32], size: stamp(&stat).size, mode: mode(&stat) };
+        Seen { node, stamp: stamp(&stat), settled: true }
+    }
+
+    #[test]
+    fn a_file_system_without_an_exchange_loses_nobody_s_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (old, fresh) = (folder.path().join("file"), folder.path().join("fresh"));
+        let write = || {
+            fs::write(&old, "old").unwrap();
+            fs::write(&fresh, "new").unwrap();
+            seen(folder.path(), "file")
+        };
+        let top = fs::File::open(folder.path()).unwrap();
+        let replaced = |expected: &Seen| replace(top.as_fd(), c"fresh", c"file", expected);
+        let names = || fs::read_dir(folder.path()).unwrap().count();
+
+        let expected = write();
+        assert_eq!(replaced(&expected), Ok(true));
+        assert_eq!((fs::read_to_string(&old).unwrap().as_str(), names()), ("new", 1));
+
+        // Another file is there by now.
+        let expected = write();
+        fs::remove_file(&old).unwrap();
+        fs::write(&old, "an editor's").unwrap();
+        assert_eq!(replaced(&expected), Ok(false));
+        assert_eq!((fs::read_to_string(&old).unwrap().as_str(), names()), ("an editor's", 2));
+
+        fs::remove_file(&old).unwrap();
+        assert_eq!((replaced(&expected), names()), (Ok(false), 1));
     }
 }

@@ -69,7 +69,9 @@ pub struct Store {
 
 /// Held by whoever carries.
 #[derive(Debug)]
-pub struct Lock(#[allow(dead_code, reason = "held until it is dropped")] File);
+pub struct Lock {
+    _file: File,
+}
 
 impl State {
     /// Of a machine that nothing is known of.
@@ -108,7 +110,7 @@ impl Store {
         let end = Instant::now() + PATIENCE;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Lock(file)),
+                Ok(()) => return Ok(Lock { _file: file }),
                 Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(5));
                 }

@@ -36,7 +36,9 @@ pub struct Shelf {
 
 /// Held while somebody installs.
 #[derive(Debug)]
-pub struct Lock(#[allow(dead_code, reason = "held until it is dropped")] File);
+pub struct Lock {
+    _file: File,
+}
 
 impl Shelf {
     /// Of this data directory.
@@ -72,7 +74,7 @@ impl Shelf {
         let end = Instant::now() + PATIENCE;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Lock(file)),
+                Ok(()) => return Ok(Lock { _file: file }),
                 Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(50));
                 }

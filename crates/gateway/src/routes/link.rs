@@ -260,6 +260,13 @@ enum Order {
     Signal(i32),
 }
 
+/// What follows from what was asked.
+enum Next {
+    Order(Order),
+    Done,
+    PutAway,
+}
+
 /// A command that runs.
 struct Running {
     exec: Option<Exec>,
@@ -285,8 +292,8 @@ impl Running {
         questions: &mut broadcast::Receiver<Arc<Approval>>,
     ) -> Result<Over, Broken> {
         let Some(Exec { mut events, control }) = self.exec.take() else { return Err(Broken::Gone) };
-        // Bounded by the window, and by what one side may order.
-        let (orders, ordered) = mpsc::channel(1024);
+        // All the pieces of the window, and what else one side may order meanwhile.
+        let (orders, ordered) = mpsc::channel(2 * link::WINDOW / link::LEAST);
         let (tell, mut taken) = mpsc::unbounded_channel();
         let (_here, gone) = oneshot::channel::<()>();
         let feeder = tokio::spawn(feed(control, ordered, tell, gone));
@@ -311,8 +318,9 @@ impl Running {
                     writer.message(&Tell::Taken(bytes)).await?;
                 }
                 asked = reader.next::<Ask>() => match self.order(asked?)? {
-                    Some(order) => orders.try_send(order).map_err(|_| Broken::Nonsense)?,
-                    None => break Over::PutAway,
+                    Next::Order(order) => orders.try_send(order).map_err(|_| Broken::Nonsense)?,
+                    Next::Done => {}
+                    Next::PutAway => break Over::PutAway,
                 },
                 Ok(question) = questions.recv() => if question.session == self.key {
                     writer.message(&Tell::Question((&*question).into())).await?;
@@ -323,11 +331,11 @@ impl Running {
         Ok(over)
     }
 
-    /// What the command is to be told; nothing at the end.
-    fn order(&mut self, asked: Read<Ask>) -> Result<Option<Order>, Broken> {
-        Ok(Some(match asked {
+    /// What follows from what is asked.
+    fn order(&mut self, asked: Read<Ask>) -> Result<Next, Broken> {
+        Ok(Next::Order(match asked {
             Read::Raw(Kind::Data, bytes) => {
-                self.under_way += bytes.len();
+                self.under_way += link::cost(bytes.len());
                 if self.under_way > link::WINDOW {
                     return Err(Broken::Nonsense);
                 }
@@ -338,10 +346,9 @@ impl Running {
             Read::Message(Ask::Signal(signal)) if (1..=64).contains(&signal) => Order::Signal(signal),
             Read::Message(Ask::Cancel) => {
                 self.stop();
-                // Nothing more to say to it.
-                Order::Input(Bytes::new())
+                return Ok(Next::Done);
             }
-            Read::Message(Ask::PutAway) => return Ok(None),
+            Read::Message(Ask::PutAway) => return Ok(Next::PutAway),
             _ => return Err(Broken::Nonsense),
         }))
     }
@@ -368,11 +375,9 @@ async fn feed(
     while let Some(order) = orders.recv().await {
         let done = match order {
             Order::Input(bytes) => {
-                let count = bytes.len();
-                let done = if count == 0 { Ok(()) } else { control.stdin(bytes).await };
-                if count > 0 {
-                    let _ = taken.send(count);
-                }
+                let cost = link::cost(bytes.len());
+                let done = control.stdin(bytes).await;
+                let _ = taken.send(cost);
                 done
             }
             Order::NoMore => control.close_stdin().await,

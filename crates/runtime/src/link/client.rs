@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use moltis_agent_protocol::frame::Kind;
 use moltis_sandbox::exec::{ExecControl, ExecEvent, ExecEvents, ExecRequest, ProcessId, TerminalSize};
-use moltis_sandbox::{BuildSink, Diagnosis, Error, Exec, Result};
+use moltis_sandbox::{BuildSink, Diagnosis, Error, Exec, Result, blocking};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::UnixStream;
 use tokio::sync::{Mutex, Semaphore};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::message::{Ask, AskedCommand, AskedPlace, Question, Tell, Where};
 use super::wire::{Broken, Read, Reader, Writer, wire};
-use super::{PATH, PIECE, PROTOCOL, SAMENESS, SOCKET, WINDOW, sameness};
+use super::{PATH, PIECE, PROTOCOL, SAMENESS, SOCKET, WINDOW, cost, sameness};
 use crate::runtime::Runtime;
 
 /// Time that a gateway has to answer the first request. One that takes longer is not waited for.
@@ -54,9 +54,7 @@ impl Link {
     /// The gateway that holds the data directory, if there is one and it would do the same as this process: of the same
     /// version and user, in the same namespaces, under the same configuration, with the same engines.
     pub async fn connect(runtime: &Runtime) -> Option<Self> {
-        let same = sameness(runtime);
-        let data_dir = runtime.config().data_dir.value.clone();
-        match timeout(FIRST, connect(&data_dir, same.as_str())).await {
+        match timeout(FIRST, connect(runtime)).await {
             Ok(link) => link,
             Err(_) => {
                 tracing::debug!("the gateway does not answer in time");
@@ -144,7 +142,7 @@ impl Linked {
                 }
                 Read::Message(Tell::Failed(failed)) => return Err(failed.into()),
                 Read::Message(Tell::Question(question)) => (self.listener)(&question),
-                Read::Message(Tell::Taken(bytes)) => self.window.add_permits(bytes),
+                Read::Message(Tell::Taken(bytes)) => self.window.add_permits(bytes.min(WINDOW)),
                 _ => return Err(lost()),
             }
         };
@@ -251,7 +249,7 @@ struct Control {
 impl ExecControl for Control {
     async fn stdin(&mut self, bytes: Bytes) -> Result<()> {
         for piece in bytes.chunks(PIECE) {
-            let count = u32::try_from(piece.len()).unwrap_or(u32::MAX);
+            let count = u32::try_from(cost(piece.len())).unwrap_or(u32::MAX);
             // Closed: the command is over.
             let Ok(room) = self.window.acquire_many(count).await else { return Ok(()) };
             room.forget();
@@ -281,13 +279,18 @@ async fn send(writer: &Theirs, ask: &Ask) -> Result<(), Broken> {
     writer.lock().await.message(ask).await
 }
 
-async fn connect(data_dir: &Path, same: &str) -> Option<Link> {
-    let mut stream = socket(data_dir).await?;
+async fn connect(runtime: &Runtime) -> Option<Link> {
+    // Where there is no gateway nothing more is done.
+    let mut stream = socket(&runtime.config().data_dir.value).await?;
     let peer = stream.peer_cred().ok()?;
-    if peer.uid() != rustix::process::geteuid().as_raw() || !peer.pid().is_some_and(sees_the_same) {
+    let pid = peer.pid()?;
+    let is_same = blocking::short(move || sees_the_same(pid)).await.unwrap_or(false);
+    if peer.uid() != rustix::process::geteuid().as_raw() || !is_same {
         tracing::debug!("the gateway is another user's, or sees another machine");
         return None;
     }
+    let same = sameness(runtime);
+    let same = same.as_str();
     let request = format!(
         "GET {PATH} HTTP/1.1\r\nHost: moltis\r\nConnection: Upgrade\r\nUpgrade: {PROTOCOL}\r\n{SAMENESS}: {same}\r\n\r\n"
     );
@@ -314,7 +317,8 @@ async fn connect(data_dir: &Path, same: &str) -> Option<Link> {
 async fn socket(data_dir: &Path) -> Option<UnixStream> {
     use std::os::fd::AsRawFd;
 
-    let folder = std::fs::File::open(data_dir).ok()?;
+    let folder = data_dir.to_owned();
+    let folder = blocking::short(move || std::fs::File::open(folder)).await.ok()?.ok()?;
     let place = format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd());
     UnixStream::connect(&place).await.ok()
 }
