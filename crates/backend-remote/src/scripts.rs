@@ -66,6 +66,8 @@ all=@ROOM@
 room=$all/$tag
 mkdir -p "$room/in" && mkfifo "$room/o" "$room/e" || { echo '!room'; exit 125; }
 echo $$ >"$room/run"
+# Whoever ends it may have come before it: one of the two sees the other.
+[ -e "$room.over" ] && { rm -rf "$room" "$room.over"; exit 125; }
 [ "$counts" = 1 ] && echo >>"$all/commands"
 pour() {
   trap '' PIPE TERM INT HUP
@@ -154,7 +156,7 @@ done
 # Before it stops counting as one that runs.
 read -r now x </proc/uptime
 echo "$now" >"$all/last"
-rm -rf "$room"
+rm -rf "$room" "$room.over"
 exit 0"#;
 
 /// Turns itself into a program, after saying so. Arguments: mark, whether all that follows is escaped, names of the
@@ -181,20 +183,25 @@ echo "ok $$"
 unset OLDPWD SHLVL _ mark n x
 exec "$@""#;
 
-/// Ends a descent, whatever it does. Arguments: mark, tag, and why.
-const END: &str = r#"room=@ROOM@/$2
+/// Ends a descent, whatever it does; one that has not begun yet never does. Arguments: mark, tag, and why.
+const END: &str = r#"umask 077
+room=@ROOM@/$2
+{ mkdir -p @ROOM@ && : >"$room.over"; } 2>/dev/null
 { [ -d "$room" ] && [ ! -s "$room/why" ] && echo "$3" >"$room/why"; } 2>/dev/null
 hunt "$1"
 # It may not have begun yet, or not have its mark.
 i=0
 while [ ! -d "$room" ] && [ $i -lt 20 ]; do sleep 0.05; i=$((i+1)); done
-i=0
+i=0 begun=
 while [ -e "$room/run" ] && [ $i -lt 200 ]; do
+  begun=1
   { [ -s "$room/why" ] || echo "$3" >"$room/why"; } 2>/dev/null
   hunt "$1"
   sleep 0.05
   i=$((i+1))
 done
+# What came to its end needs no word any more against its beginning.
+[ -z "$begun" ] || [ -e "$room" ] || rm -f "$room.over"
 pass "$1" count
 [ $count = 0 ] || echo left"#;
 
@@ -263,4 +270,37 @@ pub fn taken(room: &'static str) -> String {
 /// The script that tells how much is in use.
 pub fn uses(room: &'static str) -> String {
     USES.replace("@ROOM@", room)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn what_was_ended_before_it_began_never_begins() {
+        let folder = tempfile::tempdir().unwrap();
+        let room: &'static str = Box::leak(folder.path().join("room").to_str().unwrap().into());
+        let ran = folder.path().join("ran");
+        let mark = moltis_agentless::mark().unwrap().to_string();
+        let run = |script: &str, words: &[&str]| {
+            Command::new("/bin/sh").arg("-c").arg(script).arg("sh").args(words).output().unwrap()
+        };
+        let ended = run(&end(room), &[&mark, "tag", "c"]);
+        assert_eq!(String::from_utf8_lossy(&ended.stdout), "");
+        let late = [&mark, "tag", "0", "0", "1", "", INNER, "0", ":PATH:", "", "touch"];
+        let late = run(&wrapper(room), &[&late[..], &[ran.to_str().unwrap()]].concat());
+        assert_eq!((late.status.code(), late.stdout.len(), ran.exists()), (Some(125), 0, false), "{late:?}");
+        // Another one does, and nothing is left of either.
+        let next = [&mark, "next", "0", "0", "1", "", INNER, "0", ":PATH:", "", "touch"];
+        let next = run(&wrapper(room), &[&next[..], &[ran.to_str().unwrap()]].concat());
+        assert_eq!((next.status.code(), ran.exists()), (Some(0), true), "{next:?}");
+        let mut left: Vec<_> = std::fs::read_dir(room)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, ["commands", "last"]);
+    }
 }
