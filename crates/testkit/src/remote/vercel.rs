@@ -49,6 +49,9 @@ struct Inner {
     calls: Vec<String>,
     made: u64,
     spent: Duration,
+    /// Calls under way, and since when there is one.
+    busy: usize,
+    since: Option<Instant>,
 }
 
 /// What was kept of a machine's disk: the packages on it.
@@ -146,10 +149,8 @@ impl Vercel {
         let server = Server::start(Arc::new(move |asked| {
             let state = Arc::clone(&shared);
             Box::pin(async move {
-                let began = Instant::now();
-                let reply = Arc::clone(&state).faulty(asked).await;
-                state.inner.lock().unwrap().spent += began.elapsed();
-                reply
+                let _busy = Busy::new(&state);
+                Arc::clone(&state).faulty(asked).await
             })
         }))
         .await;
@@ -181,9 +182,15 @@ impl Vercel {
         self.state.inner.lock().unwrap().boxes.keys().cloned().collect()
     }
 
-    /// How long it took for all answers until now, from a request's arrival to the last byte of its answer.
+    /// How long a call was under way until now, from its arrival to the last byte of its answer; those at once count once.
     pub fn spent(&self) -> Duration {
-        self.state.inner.lock().unwrap().spent
+        let inner = self.state.inner.lock().unwrap();
+        inner.spent + inner.since.map(|since| since.elapsed()).unwrap_or_default()
+    }
+
+    /// Whether a call is under way.
+    pub fn is_busy(&self) -> bool {
+        self.state.inner.lock().unwrap().busy > 0
     }
 
     /// How many were ever made.
@@ -663,12 +670,31 @@ impl State {
         waits: bool,
         fault: Option<Fault>,
     ) -> Reply {
-        let (state, mut last) = (Arc::clone(self), Instant::now());
-        stream(run, program, waits, fault, move || {
-            let now = Instant::now();
-            state.inner.lock().unwrap().spent += now - last;
-            last = now;
-        })
+        stream(run, program, waits, fault, Busy::new(self))
+    }
+}
+
+/// A call that is under way: until the last one ends, time counts as the provider's, once.
+struct Busy(Arc<State>);
+
+impl Busy {
+    fn new(state: &Arc<State>) -> Self {
+        let mut inner = state.inner.lock().unwrap();
+        inner.busy += 1;
+        inner.since.get_or_insert_with(Instant::now);
+        Self(Arc::clone(state))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let mut inner = self.0.inner.lock().unwrap();
+        inner.busy -= 1;
+        if inner.busy == 0
+            && let Some(since) = inner.since.take()
+        {
+            inner.spent += since.elapsed();
+        }
     }
 }
 
@@ -704,19 +730,14 @@ async fn follow(
 }
 
 /// Tells what a command printed and prints.
-fn stream(
-    run: Arc<One>,
-    program: Arc<Program>,
-    waits: bool,
-    fault: Option<Fault>,
-    mut told: impl FnMut() + Send + 'static,
-) -> Reply {
+fn stream(run: Arc<One>, program: Arc<Program>, waits: bool, fault: Option<Fault>, busy: Busy) -> Reply {
     let (sender, receiver) = mpsc::channel(16);
     let mut left = match fault {
         Some(Fault::CutStream(lines)) => Some(lines),
         _ => None,
     };
     tokio::spawn(async move {
+        let _busy = busy;
         let mut status = run.status.subscribe();
         let mut log = program.log.subscribe();
         let mut at = 0;
@@ -733,7 +754,6 @@ fn stream(
                 (log.lines[at..].to_vec(), log.code)
             };
             at += lines.len();
-            told();
             for line in lines {
                 if left == Some(0) {
                     let _ = sender.send(Err(())).await;
