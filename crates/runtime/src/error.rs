@@ -7,6 +7,9 @@ use moltis_sandbox::{BackendName, Diagnosis, Error};
 
 use crate::usage::{Unseen, Why};
 
+/// Code of [`RuntimeError::DiskLow`].
+pub(crate) const DISK_LOW: &str = "disk-low";
+
 /// What can go wrong between a caller's wish and a backend.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
@@ -182,7 +185,7 @@ impl From<RuntimeError> for Error {
                     )),
             ),
             RuntimeError::DiskLow { .. } => Self::Unavailable(
-                Diagnosis::new("disk-low", message)
+                Diagnosis::new(DISK_LOW, message)
                     .fix("free some space, or name another place by --data-dir"),
             ),
             RuntimeError::DataDirectory { source, .. } => Self::Unavailable(

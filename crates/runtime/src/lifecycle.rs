@@ -21,7 +21,7 @@ pub use kept::{Adopted, Kept};
 pub use list::{Pruned, SandboxInfo};
 pub use running::Stopped;
 
-use crate::error::RuntimeError;
+use crate::error::{DISK_LOW, RuntimeError};
 use crate::failover::{self, Asks};
 use crate::network::is_carried;
 use crate::pool::Pooled;
@@ -30,7 +30,7 @@ use crate::runtime::{Opened, Runtime, host_memory, off_thread};
 use crate::sessions::{SessionRequest, agree, first_settings, missing, overrides};
 use crate::settings::{self, Settings};
 use crate::store::{
-    EnvValue, Gone, Judged, LostCommand, NewSandbox, SandboxState, Session, SessionLock, StoreError,
+    Database, EnvValue, Gone, Judged, LostCommand, NewSandbox, SandboxState, Session, SessionLock, StoreError,
     StoredSandbox, now_millis,
 };
 use crate::{homes, image};
@@ -77,6 +77,9 @@ struct Known {
     /// Which opening is to be ended first. One that somebody has made since is not.
     recreate: Option<u64>,
 }
+
+/// A session as it is stored, its variables, what of it is lost, and whether it was made just now.
+type Read = (Session, Vec<(String, EnvValue)>, Vec<LostCommand>, bool);
 
 /// A sandbox of a session, however it was come by.
 struct Place {
@@ -207,7 +210,7 @@ impl Runtime {
         if let Some(choice) = request.settings.backend {
             self.registry().known(choice.value)?;
         }
-        let read = self.store().run(move |db| {
+        let read = move |db: &mut Database| {
             let session = match db.session(&asked.key)? {
                 Some(session) => Some((session, false)),
                 None if asked.must_exist => None,
@@ -220,18 +223,22 @@ impl Runtime {
             let env = if session.env.is_empty() { Vec::new() } else { db.session_env(session.number)? };
             let lost = if made { Vec::new() } else { db.tell_lost(session.number)? };
             Ok(Some((session, env, lost, made)))
-        });
-        let (session, env, lost, made) = read.await?.ok_or_else(|| missing(&request.key))?;
-        let stored = overrides(&session.overrides);
-        if !made {
-            agree(&request.key, &request.settings, &stored, self.config())?;
-        }
-        // The values are the same; but what was a default is a demand once it is asked for.
-        let wanted = stored.with(&request.settings);
-        let idle = self.idle_ttl(&session);
-        let choice = settings::choice(self.config(), &wanted);
-        let settings = self.settings(wanted, request.key.clone(), Lifetime::Idle(idle)).await?;
-        Ok(Known { session, env, lost, settings, choice, made, recreate: None })
+        };
+        let (runtime, request) = (self.clone(), request.clone());
+        let follows = move |read: Result<Option<Read>, StoreError>| {
+            let (session, env, lost, made) = read?.ok_or_else(|| missing(&request.key))?;
+            let stored = overrides(&session.overrides);
+            if !made {
+                agree(&request.key, &request.settings, &stored, runtime.config())?;
+            }
+            // The values are the same; but what was a default is a demand once it is asked for.
+            let wanted = stored.with(&request.settings);
+            let idle = runtime.idle_ttl(&session);
+            let choice = settings::choice(runtime.config(), &wanted);
+            let settings = runtime.settings_here(&wanted, request.key, Lifetime::Idle(idle))?;
+            Ok(Known { session, env, lost, settings, choice, made, recreate: None })
+        };
+        self.store().run_then(read, follows).await?
     }
 
     /// The sandbox that runs and is as it should be: the common case, without the session's lock and with nothing
@@ -610,15 +617,15 @@ impl OpenSession {
     /// # Errors
     /// Those of the sandbox; `home-over-quota`; `disk-low`; those of the store. `Lost` means that it may have run.
     pub async fn exec(&mut self, request: ExecRequest) -> Result<Exec> {
-        // Files can be reached without this, so that something can be removed.
-        self.runtime.see_room().await?;
         self.see_quota().await?;
         if self.runtime.has_failed(self.backend) {
             // It may still answer; but what was given up is given up for all.
+            self.runtime.see_room().await?;
             self.reopen(None).await?;
         }
         let error = match self.start(request.clone()).await {
-            Err(error @ Error::Unavailable(_)) => error,
+            // Another sandbox has no more room.
+            Err(error @ Error::Unavailable(_)) if error.code() != DISK_LOW => error,
             other => return other,
         };
         let tampered = error.code() == FILES_MOUNT_LOST;

@@ -32,9 +32,14 @@ pub async fn exec(runs: Runs, sandbox: &dyn Sandbox, request: ExecRequest) -> Re
     let background = request.background;
     let command = line(&request.command);
     let new = NewCommand { command, caller, backend, background, started_millis: now_millis() };
-    let id = store.run(move |db| db.begin_command(session, &new)).await?;
+    let place = (runtime.clone(), backend);
+    // Files can be reached without room for commands, so that something can be removed.
+    let begun = store.run(move |db| match runtime.see_room_here() {
+        Ok(()) => db.begin_command(session, &new).map(Ok),
+        Err(error) => Ok(Err(error)),
+    });
+    let id = begun.await??;
     let (stdout, stderr) = (Ends::default(), Ends::default());
-    let place = (runtime, backend);
     let mut record = Record { store, place, session, generation, id, background, open: true, stdout, stderr };
     match sandbox.exec(request).await {
         Ok(Exec { events, control }) => {

@@ -233,16 +233,17 @@ impl Runtime {
         key: SessionKey,
         lifetime: Lifetime,
     ) -> Result<Settings> {
-        self.blocking(move |shared| {
-            let data = &shared.config.data_dir.value;
-            homes::private_folder(data).map_err(|e| RuntimeError::data_directory(data, e))?;
-            homes::is_safe(data)?;
-            let settings = Settings::new(&shared.config, &overrides, key, lifetime);
-            settings.make_folders()?;
-            settings.hides(&shared.config_files)?;
-            Ok(settings)
-        })
-        .await
+        self.blocking(move |shared| shared.settings(&overrides, key, lifetime)).await
+    }
+
+    /// [`settings`](Self::settings) for threads that may block.
+    pub(crate) fn settings_here(
+        &self,
+        overrides: &Overrides,
+        key: SessionKey,
+        lifetime: Lifetime,
+    ) -> Result<Settings> {
+        self.0.settings(overrides, key, lifetime)
     }
 
     /// Sees that there is room for what a command writes.
@@ -251,6 +252,11 @@ impl Runtime {
     /// `disk-low`.
     pub(crate) async fn see_room(&self) -> Result<()> {
         self.blocking(|shared| see_room(&shared.config.data_dir.value)).await
+    }
+
+    /// [`see_room`](Self::see_room) for threads that may block.
+    pub(crate) fn see_room_here(&self) -> Result<()> {
+        see_room(&self.config().data_dir.value)
     }
 
     /// Does work that blocks for a moment off the async threads.
@@ -268,6 +274,18 @@ impl Runtime {
         let shared = Arc::clone(&self.0);
         let done = blocking::short(move || work(&shared)).await;
         done.unwrap_or_else(|error| Err(RuntimeError::Broke(error.to_string()).into()))
+    }
+}
+
+impl Shared {
+    fn settings(&self, overrides: &Overrides, key: SessionKey, lifetime: Lifetime) -> Result<Settings> {
+        let data = &self.config.data_dir.value;
+        homes::private_folder(data).map_err(|e| RuntimeError::data_directory(data, e))?;
+        homes::is_safe(data)?;
+        let settings = Settings::new(&self.config, overrides, key, lifetime);
+        settings.make_folders()?;
+        settings.hides(&self.config_files)?;
+        Ok(settings)
     }
 }
 

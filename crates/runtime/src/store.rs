@@ -109,13 +109,27 @@ impl Store {
         &self,
         work: impl FnOnce(&mut Database) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        self.run_then(work, |done| done).await?
+    }
+
+    /// [`run`](Self::run), and then what blocks for a moment and follows from it: the way to another thread and back
+    /// costs more than most work. The database is free for others by then.
+    ///
+    /// # Errors
+    /// `Stopped` when either broke off.
+    pub async fn run_then<T, U: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Database) -> Result<T> + Send + 'static,
+        then: impl FnOnce(Result<T>) -> U + Send + 'static,
+    ) -> Result<U> {
         let turn = Arc::clone(&self.0.turn).acquire_owned().await.map_err(|_| StoreError::Stopped)?;
         let store = self.clone();
         let task = blocking::short(move || {
-            let _turn = turn;
-            store.run_blocking(work)
+            let done = store.run_blocking(work);
+            drop(turn);
+            then(done)
         });
-        task.await.map_err(|_| StoreError::Stopped)?
+        task.await.map_err(|_| StoreError::Stopped)
     }
 
     /// [`run`](Self::run) for threads that may block.
