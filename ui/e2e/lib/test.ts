@@ -94,7 +94,7 @@ export async function goTo(page: Page, gateway: Gateway, address: string) {
   await settled(page);
 }
 
-/** Waits until nothing of a place is still being read. */
+/** Waits until nothing of a place is still being read. What reads says so by this class. */
 export async function settled(page: Page) {
   await expect(page.locator('.place')).toBeVisible();
   await expect(page.locator('.place .loading')).toHaveCount(0);

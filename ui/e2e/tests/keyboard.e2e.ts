@@ -40,13 +40,12 @@ test('log in, open a session, run a command, read its output and stop another, b
   await tabTo(page, /^Filter sessions/);
   await page.keyboard.type('keyboard/');
   await expect(page.getByRole('link', { name: /review-17/ })).toHaveCount(0);
+  await expect(page.getByRole('row', { name: 'keyboard/one' })).toBeVisible();
   await page.keyboard.press('Tab');
   await ringed(page);
-  await page.keyboard.press('Tab');
   // A table is one stop; arrows lead through its rows and Enter opens one.
-  if ((await page.locator(':focus').getAttribute('data-row')) === null) {
-    for (let presses = 0; presses < 5 && (await page.locator(':focus').getAttribute('data-row')) === null; presses += 1) await page.keyboard.press('Tab');
-  }
+  await tabTo(page, /^keyboard\/one/, 5);
+  await expect(page.getByRole('row', { name: 'keyboard/one' })).toBeFocused();
   await ringed(page);
   await page.keyboard.press('Enter');
   await expect(page).toHaveURL(/keyboard%2Fone/);
@@ -64,6 +63,7 @@ test('log in, open a session, run a command, read its output and stop another, b
   await expect(page.getByRole('alertdialog')).toHaveCount(0);
   await expect(page.locator(':focus')).toHaveText('Stop');
   await page.keyboard.press('Enter');
+  await expect(page.getByRole('button', { name: 'Keep' }).last()).toBeFocused();
   await page.keyboard.press('Shift+Tab');
   await page.keyboard.press('Enter');
   await expect(page.getByText(/It is over after/)).toBeVisible();

@@ -1,7 +1,7 @@
 // The frame around every place: what the gateway is and does, what is not as it should be, the five places.
 
 import type { FunctionComponent } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useRef } from 'preact/hooks';
 import { api } from '../api/client';
 import { secret } from '../api/secret';
 import { useRead } from '../api/use';
@@ -14,6 +14,7 @@ import { Sandboxes } from '../places/sandboxes';
 import { Sessions } from '../places/sessions';
 import { Settings } from '../places/settings';
 import { address, Link, navigate, useAddress, useTitle } from '../router';
+import { keepFocus } from './focus';
 import { ICONS } from './icons';
 import { useMay } from './me';
 import type { PlaceProps } from './place';
@@ -40,6 +41,7 @@ export function Frame() {
   const approvals = useRead('/api/v1/network/approvals', {}, { topics: ['approvals'], every: 60_000 });
   const main = useRef<HTMLElement>(null);
   const first = useRef(true);
+  useEffect(() => (main.current ? keepFocus(main.current) : undefined), []);
   const [name = '', ...rest] = parts;
 
   useEffect(() => {
@@ -48,7 +50,7 @@ export function Frame() {
 
   // Another place is read from its beginning, by eye and by ear.
   const where = parts.join('/');
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (first.current) first.current = false;
     else main.current?.focus({ preventScroll: true });
     scrollTo(0, 0);
@@ -101,7 +103,6 @@ export function Frame() {
       </div>
     </StatusContext.Provider>
   );
-
 }
 
 function Bar() {

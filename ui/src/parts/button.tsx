@@ -1,7 +1,7 @@
 // A button, and one that asks once, in its place, before something is lost.
 
 import type { ComponentChildren, KeyboardEventHandler } from 'preact';
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 
 export interface ButtonProps {
   children: ComponentChildren;
@@ -67,7 +67,8 @@ export function Question({
   onNo: () => void;
 }) {
   const place = useRef<HTMLDivElement>(null);
-  useEffect(() => {
+  // Before another key can arrive.
+  useLayoutEffect(() => {
     // What changes nothing has the focus.
     place.current?.querySelector<HTMLButtonElement>('.keep button')?.focus();
   }, []);
@@ -119,10 +120,16 @@ export function Confirm({
   const [asked, setAsked] = useState(false);
   const [busy, setBusy] = useState(false);
   const place = useRef<HTMLSpanElement>(null);
+  const returns = useRef(false);
   const close = () => {
+    returns.current = true;
     setAsked(false);
-    requestAnimationFrame(() => place.current?.querySelector('button')?.focus());
   };
+  useLayoutEffect(() => {
+    if (asked || !returns.current) return;
+    returns.current = false;
+    place.current?.querySelector('button')?.focus();
+  }, [asked]);
   const act = async () => {
     setBusy(true);
     try {

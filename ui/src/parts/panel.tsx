@@ -38,7 +38,7 @@ export function Panel({
 /** Something is on its way. */
 export function Loading({ what = 'Loading' }: { what?: string }) {
   return (
-    <div class="empty" role="status">
+    <div class="empty loading" role="status">
       <span class="row">
         <span class="spinner" aria-hidden="true" />
         {what}…

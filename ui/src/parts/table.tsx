@@ -2,7 +2,7 @@
 // fields.
 
 import type { ComponentChildren, KeyboardEventHandler } from 'preact';
-import { useEffect, useLayoutEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useNarrow } from './narrow';
 import { scrollTo, windowOf } from './window';
 
@@ -21,6 +21,11 @@ export interface Column<T> {
 /** The least width of a track, in pixels: `minmax(160px, 2fr)` is 160. */
 function leastWidth(track: string): number {
   return Number(/(\d+)px/.exec(track)?.[1] ?? 0);
+}
+
+/** A number of a row that is there. */
+function clamped(number: number, count: number): number {
+  return Math.max(0, Math.min(count - 1, number));
 }
 
 const ROW = 34;
@@ -55,14 +60,22 @@ export function Table<T>({
   const box = useRef<HTMLDivElement>(null);
   const [scrolled, setScrolled] = useState(0);
   const [height, setHeight] = useState(600);
-  const [current, setCurrent] = useState(0);
+  // The row that arrows start from: as a list is read anew it may stand elsewhere, and then another is in its place.
+  const [current, setCurrent] = useState<{ number: number; key: string | number | undefined }>({ number: 0, key: undefined });
   const wantsFocus = useRef(false);
 
   const card = columns.length * CARD_LINE + CARD_PADDING;
   const row = cards ? card : ROW;
   const head = cards ? 0 : HEAD;
   const { from, to, above, below } = windowOf(scrolled, height, row, rows.length);
-  const at = Math.min(current, Math.max(0, rows.length - 1));
+  const at = useMemo(() => {
+    const there = rows[current.number];
+    if (current.key === undefined || (there !== undefined && rowKey(there) === current.key)) return clamped(current.number, rows.length);
+    const moved = rows.findIndex((row) => rowKey(row) === current.key);
+    return moved === -1 ? clamped(current.number, rows.length) : moved;
+  }, [rows, current]);
+  // Tab leads into the table wherever it is scrolled to.
+  const stop = at >= from && at < to ? at : clamped(Math.ceil(scrolled / row), rows.length);
 
   useEffect(() => {
     const element = box.current;
@@ -84,8 +97,12 @@ export function Table<T>({
 
   if (rows.length === 0) return <>{empty}</>;
 
+  const become = (number: number) => {
+    const item = rows[number];
+    setCurrent({ number, key: item === undefined ? undefined : rowKey(item) });
+  };
   const go = (to: number) => {
-    const next = Math.max(0, Math.min(rows.length - 1, to));
+    const next = clamped(to, rows.length);
     const element = box.current;
     if (element) {
       const wanted = scrollTo(next, element.scrollTop, element.clientHeight - head, row, 0);
@@ -95,7 +112,7 @@ export function Table<T>({
       }
     }
     wantsFocus.current = true;
-    setCurrent(next);
+    become(next);
   };
 
   const keys: KeyboardEventHandler<HTMLDivElement> = (event) => {
@@ -156,10 +173,10 @@ export function Table<T>({
               role="row"
               aria-rowindex={number + 2}
               aria-selected={opened === key ? 'true' : undefined}
-              tabIndex={number === at ? 0 : -1}
+              tabIndex={number === stop ? 0 : -1}
               class={onOpen ? 'line item opens' : 'line item'}
               style={cards ? { '--card': `${card}px` } : tracks}
-              onFocus={() => setCurrent(number)}
+              onFocus={() => become(number)}
               onClick={(event) => {
                 // A button or a link in a row is not the row; nor is text that was selected.
                 const inner = (event.target as HTMLElement).closest('a, button, input, select, label');

@@ -15,14 +15,12 @@ import { Size } from '../../parts/size';
 import { Table, type Column } from '../../parts/table';
 import { Took, When } from '../../parts/time';
 import { ErrorBox } from '../../parts/told';
+import { useTyped } from '../../parts/typed';
 import { address, Link, setQuery } from '../../router';
 import { Chart } from './chart';
 import { ACTIONS, PROTOCOLS, SINCE, isPlain, toRequest, type Filter } from './filters';
 import type { Row } from './live';
 import type { LogView } from './use-log';
-
-/** Time that somebody who types a host is given. */
-const TYPING = 350;
 
 const SINCE_WORDS: Record<string, string> = {
   '15m': 'last 15 minutes',
@@ -33,13 +31,7 @@ const SINCE_WORDS: Record<string, string> = {
 
 export function LogPart({ view, filter }: { view: LogView; filter: Filter }) {
   const [opened, setOpened] = useState<Row | null>(null);
-  const [host, setHost] = useState(filter.domain ?? '');
-  useEffect(() => setHost(filter.domain ?? ''), [filter.domain]);
-  useEffect(() => {
-    if (host.trim() === (filter.domain ?? '')) return;
-    const timer = setTimeout(() => setQuery({ domain: host.trim() }), TYPING);
-    return () => clearTimeout(timer);
-  }, [host]);
+  const [host, setHost] = useTyped(filter.domain ?? '', (domain) => setQuery({ domain }));
 
   const columns: Column<Row>[] = [
     { id: 'when', title: 'When', width: '92px', cell: (row) => <When millis={row.timestamp} /> },

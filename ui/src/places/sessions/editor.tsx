@@ -1,6 +1,6 @@
 // The editor of what a session sets over the configuration. What takes protection away is shown before it is saved.
 
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { api, type Schema } from '../../api/client';
 import { useAct, useRead } from '../../api/use';
 import { oneLine } from '../../format/escape';
@@ -37,7 +37,7 @@ export function Editor({
   const patch = patchOf(start.current, form);
   const isChanged = Object.keys(patch).length > 0;
 
-  useEffect(() => {
+  useLayoutEffect(() => {
     place.current?.querySelector<HTMLElement>(`[name="${focus}"]`)?.focus();
     place.current?.scrollIntoView({ block: 'nearest' });
   }, [focus]);

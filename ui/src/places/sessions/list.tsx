@@ -14,6 +14,7 @@ import { Loading, Panel } from '../../parts/panel';
 import { Table, type Column } from '../../parts/table';
 import { When } from '../../parts/time';
 import { ErrorBox } from '../../parts/told';
+import { useTyped } from '../../parts/typed';
 import { useMay } from '../../layout/me';
 import { PlaceHead } from '../../layout/place';
 import { address, Link, navigate, setQuery, useAddress } from '../../router';
@@ -23,9 +24,6 @@ type Session = Schema<'Session'>;
 
 /** Sessions of one page: for so many the gateway looks up whether their sandboxes run. */
 const PAGE = 200;
-
-/** Time that somebody who types a filter is given. */
-const TYPING = 250;
 
 interface Found {
   sessions: Session[];
@@ -146,17 +144,10 @@ function Sets({ overrides }: { overrides: Schema<'Overrides'> }) {
 export function SessionList() {
   const { query } = useAddress();
   const wanted = query.get('contains') ?? '';
-  const [typed, setTyped] = useState(wanted);
+  const [typed, setTyped] = useTyped(wanted, (contains) => setQuery({ contains }));
   const { found, error, busy, more, again } = useSessions(wanted);
   const [making, setMaking] = useState(false);
   const mayWrite = useMay('operator.write');
-
-  useEffect(() => setTyped(wanted), [wanted]);
-  useEffect(() => {
-    if (typed === wanted) return;
-    const timer = setTimeout(() => setQuery({ contains: typed }), TYPING);
-    return () => clearTimeout(timer);
-  }, [typed]);
 
   const whole = found !== null && found.next === undefined;
   const rows = useMemo(() => {
