@@ -217,7 +217,7 @@ fn hard_limit(limits: &str, name: &str) -> u64 {
 }
 
 /// A folder of ours in the user's cache.
-fn cache(name: &str) -> Result<PathBuf, String> {
+pub fn cache(name: &str) -> Result<PathBuf, String> {
     let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
     let folder = base.or_else(home).ok_or("no HOME")?.join("moltis").join(name);

@@ -10,6 +10,7 @@ mod engines;
 mod http;
 mod install;
 mod json;
+mod lab;
 mod marker;
 mod mcp;
 mod outside;
@@ -63,6 +64,10 @@ cargo xtask COMMAND
   page [--write] [--program PATH] [--only NAME]
                                        the web page in Chromium against a real gateway; --only runs the tests with this in
                                        their names; --write draws the pictures of docs/page anew
+  lab [--short] [--only NAME] [--shell] [--keep] [--program PATH]
+                                       Debian with systemd and cgroup v2 in QEMU: the units of deploy/, limits, rootless
+                                       Podman, Firecracker; --shell opens a shell in it; --keep leaves it running
+                                       until the input ends
 ";
 
 fn main() -> ExitCode {
@@ -80,6 +85,7 @@ fn main() -> ExitCode {
         Some((&"http", rest)) => http::run(rest),
         Some((&"mcp", rest)) => mcp::run(rest),
         Some((&"page", rest)) => page::run(rest),
+        Some((&"lab", rest)) => lab::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             print!("{USAGE}");
             Ok(true)

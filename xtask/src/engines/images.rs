@@ -165,7 +165,7 @@ fn debian(archive: &Path) -> Result<(), String> {
 }
 
 /// The machine's Debian mirror.
-fn sources() -> Result<Option<String>, String> {
+pub fn sources() -> Result<Option<String>, String> {
     let mut files = vec!["/etc/apt/sources.list".into()];
     if let Ok(entries) = fs::read_dir("/etc/apt/sources.list.d") {
         files.extend(entries.flatten().map(|entry| entry.path()));

@@ -1,0 +1,177 @@
+//! `cargo xtask lab`: Debian with systemd and cgroup v2 in QEMU, for what the machine that tests run on may lack.
+//!
+//! The machine is built once, started once for a run, and ended with it. What is tried is the program and the files that
+//! people install, by the commands that the documentation tells them.
+
+mod image;
+mod machine;
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::command::Scratch;
+use crate::real::Trouble;
+use crate::tally::{Tally, indented};
+use crate::{Outcome, cargo, mcp};
+use image::Image;
+use machine::{Login, Machine};
+
+/// What the parts share.
+const LIBRARY: &str = include_str!("lab/parts/lab.py");
+
+/// One part: what it is called, who runs it, its text, and whether the short form has it.
+struct Part {
+    name: &'static str,
+    login: Login,
+    text: &'static str,
+    short: bool,
+}
+
+const PARTS: &[Part] = &[
+    Part { name: "system", login: Login::Root, text: include_str!("lab/parts/system.py"), short: true },
+];
+
+/// How long one part may take.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
+
+/// Where the second disk is unpacked.
+const UNPACK: &str = "mkdir -p /lab && tar -C /lab -xf /dev/vdb && chmod -R go+rX /lab";
+
+/// How it is run.
+#[derive(Default)]
+struct Form {
+    /// Only these parts.
+    only: Vec<String>,
+    /// The parts that a run of all tests has.
+    short: bool,
+    /// No parts but those asked for, and then a shell.
+    shell: bool,
+    /// The machine stays until the input ends.
+    keep: bool,
+}
+
+/// `cargo xtask lab`.
+pub fn run(arguments: &[&str]) -> Outcome {
+    let (mut form, mut moltis) = (Form::default(), None);
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match *argument {
+            "--shell" => form.shell = true,
+            "--keep" => form.keep = true,
+            "--short" => form.short = true,
+            "--only" => {
+                let name = arguments.next().ok_or("--only: which part?")?;
+                if !PARTS.iter().any(|part| part.name == *name) {
+                    let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
+                    return Err(format!("no part {name:?}: there are {}", names.join(", ")));
+                }
+                form.only.push((*name).to_owned());
+            }
+            "--program" => {
+                let path = arguments.next().ok_or("--program: where is it?")?;
+                moltis = Some(std::path::absolute(path).map_err(|e| format!("{path}: {e}"))?);
+            }
+            other => return Err(format!("unknown argument {other:?}")),
+        }
+    }
+    let moltis = moltis.map_or_else(|| cargo::moltis(false), Ok)?;
+    let mut counted = Tally::default();
+    let opened = all(&mut counted, &moltis, &form);
+    mcp::count(&mut counted, "lab", opened);
+    Ok(counted.close(false))
+}
+
+/// Runs the short form and counts it.
+pub fn tally(tally: &mut Tally, moltis: &Path) -> Result<(), String> {
+    let opened = all(tally, moltis, &Form { short: true, ..Form::default() });
+    mcp::count(tally, "lab", opened);
+    Ok(())
+}
+
+fn all(tally: &mut Tally, moltis: &Path, form: &Form) -> Result<(), Trouble> {
+    let begun = Instant::now();
+    let since = |begun: Instant| format!("{:.1} s", begun.elapsed().as_secs_f64());
+    let image = Image::new()?;
+    println!("      lab: the machine is at hand ({})", since(begun));
+    let bring = bring(moltis)?;
+    let begun = Instant::now();
+    let mut machine = Machine::start(image, &bring.0)?;
+    println!("      lab: it has started ({})", since(begun));
+    machine.log_in(Login::Root)?;
+    let ended = machine.run(Login::Root, UNPACK, LIMIT)?;
+    if !ended.good() {
+        return Err(Trouble::Failed(ended.all()));
+    }
+    println!("      lab: it has what it tries ({})", since(begun));
+    let wanted = |part: &&Part| {
+        if form.only.is_empty() {
+            !form.shell && (part.short || !form.short)
+        } else {
+            form.only.iter().any(|name| name == part.name)
+        }
+    };
+    let mut person = false;
+    for part in PARTS.iter().filter(wanted) {
+        if part.login == Login::Person && !person {
+            machine.log_in(Login::Person)?;
+            person = true;
+        }
+        one(tally, &machine, part)?;
+    }
+    if form.shell {
+        let words = machine.words(Login::Root);
+        let mut shell = Command::new(&words[0]);
+        // How a person's last command ended is their own affair.
+        let _ = shell.args(&words[1..]).arg("-t").arg(machine.address(Login::Root)).status()?;
+    }
+    if form.keep {
+        let words = machine.words(Login::Root).join(" ");
+        println!("\nthe lab runs until the input ends (Ctrl-D):\n  {words} {}", machine.address(Login::Root));
+        std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    }
+    Ok(())
+}
+
+fn one(tally: &mut Tally, machine: &Machine, part: &Part) -> Result<(), Trouble> {
+    let name = format!("lab {}", part.name);
+    let ended = machine.run(part.login, &format!("python3 /lab/parts/{}.py", file(part)), LIMIT)?;
+    let text = ended.text();
+    let seen = tally.harness(&name, &text);
+    println!("{}", indented(&text));
+    println!("{:<5} {name} ({:.1} s)", if ended.good() { "pass" } else { "FAIL" }, ended.took.as_secs_f64());
+    if !seen || (!ended.good() && !text.contains(" ... FAILED")) {
+        tally.check(&name, Err(format!("{}\n{}", ended.all(), machine.console())));
+    }
+    Ok(())
+}
+
+/// A part's name as a file.
+fn file(part: &Part) -> String {
+    part.name.replace(' ', "_")
+}
+
+/// What the lab is given: the program where cargo would put it in a checkout, what is installed beside it, the parts.
+fn bring(moltis: &Path) -> Result<Scratch, Trouble> {
+    let scratch = Scratch::new("lab-bring")?;
+    let put = |from: &Path, to: &str| -> Result<(), Trouble> {
+        let to = scratch.0.join(to);
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // Links, which are followed when it is packed: nothing large is written twice.
+        symlink(from, &to).map_err(|e| Trouble::Failed(format!("{}: {e}", to.display())))
+    };
+    let root: PathBuf = cargo::root();
+    put(moltis, "checkout/target/release/moltis")?;
+    put(&root.join("deploy"), "checkout/deploy")?;
+    put(&root.join("docs"), "checkout/docs")?;
+    fs::create_dir(scratch.0.join("parts"))?;
+    fs::write(scratch.0.join("parts/lab.py"), LIBRARY)?;
+    for part in PARTS {
+        fs::write(scratch.0.join(format!("parts/{}.py", file(part))), part.text)?;
+    }
+    Ok(scratch)
+}
