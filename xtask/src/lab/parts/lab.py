@@ -1,10 +1,12 @@
 """What the lab's parts share: checks that are counted as other test programs' are, commands with a limit, and waiting."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tarfile
 import time
 import traceback
 
@@ -80,6 +82,34 @@ def block(page, heading, number, of):
     found = blocks(page, heading)
     same(len(found), of)
     return run("sh", "-euxc", found[number], cwd=CHECKOUT)
+
+
+IMAGE = "localhost/sandbox-base:busybox"
+
+
+def small_image():
+    """An archive of a root that is one static program under all its names: there may be no registry."""
+    names = run("/bin/busybox", "--list").ok().split()
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        archive.add("/bin/busybox", "bin/busybox")
+        for name in ("tmp", "etc", "proc", "sys", "dev", "run", "home", "root", "usr", "var", "usr/bin", "var/tmp"):
+            folder = tarfile.TarInfo(name)
+            folder.type, folder.mode = tarfile.DIRTYPE, 0o1777 if name.endswith("tmp") else 0o755
+            archive.addfile(folder)
+        for name in names:
+            link = tarfile.TarInfo(f"bin/{name}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            if name != "busybox":
+                archive.addfile(link)
+    return out.getvalue()
+
+
+def imported(*around):
+    """Gives a Podman that image; `around` is what comes before the program's name."""
+    words = [*around, "podman", "import", "--change", 'CMD ["/bin/sh"]', "-", IMAGE]
+    done = subprocess.run(words, input=small_image(), capture_output=True, timeout=600, cwd="/")
+    assert done.returncode == 0, done
 
 
 def processes(user):
