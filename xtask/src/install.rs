@@ -28,6 +28,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("javac", "default-jdk-headless"),
     ("go", "golang-go"),
     ("curl", "curl"),
+    ("docker-compose", "docker-compose"),
     ("wget", "wget"),
     ("openssl", "openssl"),
     ("systemd-analyze", "systemd"),

@@ -175,6 +175,64 @@ fn systemd_takes_the_units() {
     }
 }
 
+#[test]
+fn compose_takes_the_file_and_runs_the_image_as_its_page_does() {
+    let test = "deploy/compose.yaml";
+    if need::program("docker-compose").is_none() {
+        return need::skip(test, "docker-compose is not here");
+    }
+    let config = |environment: &[(&str, &str)]| {
+        let mut command = Command::new("docker-compose");
+        command.arg("-f").arg(deploy().join("compose.yaml")).arg("config");
+        for name in ["MOLTIS_ROOT", "MOLTIS_UID", "DOCKER_GID"] {
+            command.env_remove(name);
+        }
+        let output = command.envs(environment.iter().copied()).output().unwrap();
+        let [out, said] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.success(), out, said)
+    };
+    let (good, _, said) = config(&[]);
+    assert!(!good && said.contains("set it to the group of /var/run/docker.sock"), "{said}");
+    let (good, told, said) = config(&[("DOCKER_GID", "998"), ("MOLTIS_ROOT", "/root-of-it")]);
+    assert!(good && said.is_empty(), "{said}");
+    // A list's items by the key that they stand under.
+    let (mut under, mut got) = (String::new(), BTreeMap::<_, Vec<String>>::new());
+    for line in told.lines().map(str::trim) {
+        match (line.strip_prefix("- "), line.split_once(':')) {
+            (Some(item), _) => got.entry(under.clone()).or_default().push(item.trim_matches('\'').to_owned()),
+            (None, Some((key, ""))) => under = key.to_owned(),
+            (None, Some((key, value))) => {
+                got.entry(key.to_owned()).or_default().push(value.trim().to_owned())
+            }
+            (None, None) => {}
+        }
+    }
+    for (key, values) in [
+        ("user", &["10001:10001"][..]),
+        ("group_add", &["998"]),
+        ("read_only", &["true"]),
+        ("tmpfs", &["/tmp"]),
+        ("cap_drop", &["ALL"]),
+        ("security_opt", &["no-new-privileges:true"]),
+        ("MOLTIS_TOOLS__EXEC__SANDBOX__BACKEND", &["docker"]),
+        ("MOLTIS_TOOLS__EXEC__SANDBOX__HOST_DATA_DIR", &["/root-of-it/data"]),
+        ("ports", &["127.0.0.1:13131:13131/tcp"]),
+        (
+            "volumes",
+            &[
+                "/var/run/docker.sock:/var/run/docker.sock:rw",
+                "/root-of-it/data:/var/lib/moltis:rw",
+                "/root-of-it/config:/etc/moltis:ro",
+            ],
+        ),
+    ] {
+        let got = got.get(key).map(|all| all.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(got.as_deref(), Some(values), "{key}: {told}");
+    }
+    let dockerfile = got.get("dockerfile").and_then(|all| all.first());
+    assert_eq!(dockerfile.map(String::as_str), Some("deploy/Dockerfile"), "{told}");
+}
+
 /// An image of Debian, made by whoever made the tests' engines.
 const BASE: &str = "localhost/sandbox-base:debian";
 

@@ -4,6 +4,7 @@ mod edit;
 mod exec;
 mod glob;
 mod grep;
+mod ignored;
 mod info;
 mod list;
 mod process;

@@ -160,6 +160,41 @@ async fn lines_are_found_by_what_stands_in_them() {
     }
 }
 
+#[tokio::test]
+async fn what_git_ignores_is_left_out_of_a_search_unless_it_is_asked_for() {
+    for backend in BACKENDS {
+        let here = Here::new(backend);
+        let client = here.client().await;
+        client
+            .sh("mkdir -p target/debug src && printf 'target/\\n*.log\\n' > .gitignore && \
+                 printf '!kept.log\\n' > src/.gitignore && \
+                 for f in target/debug/x.rs a.log src/b.log src/kept.log src/main.rs; do echo word > $f; done")
+            .await;
+        let glob = async |args: Value| {
+            let mut all = list(&client.good("glob", args).await, "files");
+            all.sort();
+            all
+        };
+        let whole = ["a.log", "src/b.log", "src/kept.log", "src/main.rs", "target/debug/x.rs"];
+        assert_eq!(glob(json!({ "pattern": "*.{rs,log}" })).await, ["src/kept.log", "src/main.rs"]);
+        assert_eq!(glob(json!({ "pattern": "*.{rs,log}", "ignored": true })).await, whole);
+        assert_eq!(glob(json!({ "pattern": "target/**/*.rs" })).await, ["target/debug/x.rs"]);
+        assert_eq!(glob(json!({ "pattern": "*.rs", "path": "target/debug" })).await, ["x.rs"]);
+        // The rules above the directory hold in it.
+        assert_eq!(glob(json!({ "pattern": "*.log", "path": "src" })).await, ["kept.log"]);
+        let grep = async |mut args: Value| {
+            (args["pattern"], args["files_only"]) = (json!("word"), json!(true));
+            list(&client.good("grep", args).await, "files")
+        };
+        assert_eq!(grep(json!({})).await, ["src/kept.log", "src/main.rs"]);
+        assert_eq!(grep(json!({ "ignored": true })).await, whole);
+        assert_eq!(grep(json!({ "path": "a.log" })).await, ["a.log"]);
+        assert_eq!(grep(json!({ "glob": "target/debug/*" })).await, ["target/debug/x.rs"]);
+        client.leave().await;
+        here.end().await;
+    }
+}
+
 /// In the order of paths, as a walk gives them.
 fn sorted(mut value: Value) -> Value {
     if let Some(list) = value.as_array_mut() {

@@ -185,8 +185,7 @@ impl From<RuntimeError> for Error {
                     )),
             ),
             RuntimeError::DiskLow { .. } => Self::Unavailable(
-                Diagnosis::new(DISK_LOW, message)
-                    .fix("free some space, or name another place by --data-dir"),
+                Diagnosis::new(DISK_LOW, message).fix("free some space, or name another place by --data-dir"),
             ),
             RuntimeError::DataDirectory { source, .. } => Self::Unavailable(
                 Diagnosis::new("data-dir-unusable", message)

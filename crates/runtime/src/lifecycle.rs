@@ -30,8 +30,8 @@ use crate::runtime::{Opened, Runtime, host_memory, off_thread};
 use crate::sessions::{SessionRequest, agree, first_settings, missing, overrides};
 use crate::settings::{self, Settings};
 use crate::store::{
-    Database, EnvValue, Gone, Judged, LostCommand, NewSandbox, SandboxState, Session, SessionLock, StoreError,
-    StoredSandbox, now_millis,
+    Database, EnvValue, Gone, Judged, LostCommand, NewSandbox, SandboxState, Session, SessionLock,
+    StoreError, StoredSandbox, now_millis,
 };
 use crate::{homes, image};
 use crate::{recorded, usage};

@@ -26,6 +26,8 @@ const PATTERNS: usize = 64;
 pub(crate) struct Arguments {
     pattern: String,
     path: Option<String>,
+    #[serde(default)]
+    ignored: bool,
     limit: Option<u64>,
 }
 
@@ -35,14 +37,15 @@ pub(crate) fn tool() -> Tool {
         "Find files by name",
         "Finds files and links in the sandbox whose path matches a pattern, the latest changed first. `*` and `?` stay \
          within one name, `**/` is any directories, `[a-z]` and `{a,b}` are choices. A pattern without a slash is for \
-         names at any depth. Directories `.git` and `node_modules` are passed over unless the pattern or path names them. \
-         For what stands in files use grep.",
+         names at any depth. Directories `.git` and `node_modules` are passed over, and what `.gitignore` files leave out, \
+         unless the pattern or path names it. For what stands in files use grep.",
         input(vec![
             needs(
                 "pattern",
                 string("As in `*.rs`, `src/**/*.{ts,tsx}` or `**/Cargo.toml`; counted from `path`"),
             ),
             may("path", string("Directory to search; otherwise the one in which commands run")),
+            may("ignored", boolean("Find also what `.gitignore` files leave out")),
             may("limit", integer("Files to give at most; otherwise 100", 1, Some(LIMIT.1))),
         ]),
         output(vec![
@@ -66,6 +69,9 @@ pub(crate) async fn run(call: &Call, args: Arguments) -> Result<Answered> {
     let mut total = 0u64;
     let named = |name: &str| args.pattern.contains(name) || shown::path(top.as_bytes()).contains(name);
     let mut walk = Walk::new(&files, &top, named, |directory| patterns.goes_into(directory));
+    if !args.ignored {
+        walk = walk.without_ignored(|path| patterns.spells(path)).await?;
+    }
     while let Some((path, entry)) = walk.next(&mut bounds).await? {
         if entry.metadata.kind != EntryKind::Directory && patterns.is_match(&path) {
             total += 1;
@@ -136,17 +142,27 @@ impl Patterns {
         self.0.iter().any(|glob| glob.is_match_bytes(path))
     }
 
+    /// Whether a path is spelled out by what stands before the first wildcard.
+    pub fn spells(&self, path: &[u8]) -> bool {
+        let mut rests = self.0.iter().filter_map(|glob| spelled(glob).strip_prefix(path));
+        rests.any(|rest| rest.first().is_none_or(|byte| *byte == b'/'))
+    }
+
     /// Whether something in a directory could match: what is spelled out before the first wildcard has to agree.
     pub fn goes_into(&self, directory: &[u8]) -> bool {
         self.0.iter().any(|glob| {
-            let spelled = glob.as_str().as_bytes();
-            let wild = spelled.iter().position(|byte| b"*?[\\".contains(byte)).unwrap_or(spelled.len());
-            let spelled = &spelled[..wild];
+            let spelled = spelled(glob);
             let length = spelled.len().min(directory.len());
             spelled[..length] == directory[..length]
                 && (directory.len() >= spelled.len() || spelled[directory.len()] == b'/')
         })
     }
+}
+
+/// What stands in a pattern before its first wildcard.
+fn spelled(glob: &Glob) -> &[u8] {
+    let text = glob.as_str().as_bytes();
+    &text[..text.iter().position(|byte| b"*?[\\".contains(byte)).unwrap_or(text.len())]
 }
 
 /// The patterns that one with braces stands for.
@@ -212,6 +228,16 @@ mod tests {
         assert!(goes("src/a/*.rs", "src") && goes("src/a/*.rs", "src/a") && goes("src/a*/x", "src/ab"));
         assert!(!goes("src/a/*.rs", "srcs") && !goes("src/a/*.rs", "lib") && !goes("src/a/*.rs", "sr"));
         assert!(goes("*.rs", "any/where"));
+    }
+
+    #[test]
+    fn what_stands_before_a_wildcard_is_asked_for() {
+        let spells = |pattern: &str, path: &str| Patterns::new(pattern).unwrap().spells(path.as_bytes());
+        assert!(spells("target/debug/*.d", "target") && spells("target/debug/*.d", "target/debug"));
+        assert!(spells("a/b", "a/b") && !spells("a/b*", "a/b/c"));
+        assert!(
+            !spells("target/*.d", "target/x.d") && !spells("targets/*", "target") && !spells("*.d", "x.d")
+        );
     }
 
     #[test]

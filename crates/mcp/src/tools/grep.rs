@@ -57,6 +57,8 @@ pub(crate) struct Arguments {
     context: u64,
     #[serde(default)]
     files_only: bool,
+    #[serde(default)]
+    ignored: bool,
     limit: Option<u64>,
 }
 
@@ -76,7 +78,8 @@ pub(crate) fn tool() -> Tool {
         "Search in files",
         "Finds lines of text files in the sandbox that match a regular expression (Rust's syntax: no look-around, no \
          back-references), by file and number. Files that are no text or larger than 8 MiB are passed over, and so are \
-         directories `.git` and `node_modules` unless `path` or `glob` names them. For files by name use glob.",
+         directories `.git` and `node_modules` and what `.gitignore` files leave out, unless `path` or `glob` names it. For \
+         files by name use glob.",
         input(vec![
             needs("pattern", string("What to look for within a line, as in `fn \\w+_test`")),
             may("path", string("Directory or file to search; otherwise the directory in which commands run")),
@@ -85,6 +88,7 @@ pub(crate) fn tool() -> Tool {
             may("literal", boolean("Take the pattern as it stands, with nothing special in it")),
             may("context", integer("Lines to give before and after each match", 0, Some(CONTEXT))),
             may("files_only", boolean("Give only the names of files with a match")),
+            may("ignored", boolean("Search also what `.gitignore` files leave out")),
             may("limit", integer("Lines or files to give at most; otherwise 100", 1, Some(LIMIT.1))),
         ]),
         output(vec![
@@ -128,6 +132,9 @@ pub(crate) async fn run(call: &Call, args: Arguments) -> Result<Answered> {
         };
         let goes_into = |directory: &[u8]| only.as_ref().is_none_or(|only| only.goes_into(directory));
         let mut walk = Walk::new(&files, &top, named, goes_into);
+        if !args.ignored {
+            walk = walk.without_ignored(|path| only.as_ref().is_some_and(|only| only.spells(path))).await?;
+        }
         while let Some((path, entry)) = walk.next(&mut bounds).await? {
             if entry.metadata.kind != EntryKind::File
                 || only.as_ref().is_some_and(|only| !only.is_match(&path))

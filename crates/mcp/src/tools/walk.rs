@@ -7,6 +7,8 @@ use futures_util::StreamExt;
 use moltis_sandbox::{Entry, EntryKind, Error, Files, GuestPath, Result};
 use tokio::time::Instant;
 
+use super::ignored::{self, Ignored};
+
 /// Entries that are looked at.
 const ENTRIES: u64 = 200_000;
 
@@ -51,6 +53,10 @@ pub(crate) struct Walk<'a> {
     /// Whether a directory is gone into that is otherwise passed over.
     named: Judge<'a, str>,
     goes_into: Judge<'a, [u8]>,
+    /// What is left out; nothing if all is to be seen.
+    ignored: Option<Ignored>,
+    /// Whether something is asked for by its path, ignored or not.
+    asked: Judge<'a, [u8]>,
     /// Directories to be listed, as paths from the top.
     waiting: Vec<Vec<u8>>,
     /// Entries that were listed and not given yet.
@@ -66,7 +72,20 @@ impl<'a> Walk<'a> {
         goes_into: impl Fn(&[u8]) -> bool + Send + Sync + 'a,
     ) -> Self {
         let (named, goes_into) = (Box::new(named), Box::new(goes_into));
-        Self { files, top, named, goes_into, waiting: vec![Vec::new()], listed: VecDeque::new(), seen: 0 }
+        let asked: Judge<'a, [u8]> = Box::new(|_| false);
+        let (waiting, listed) = (vec![Vec::new()], VecDeque::new());
+        Self { files, top, named, goes_into, ignored: None, asked, waiting, listed, seen: 0 }
+    }
+
+    /// Leaves out what `.gitignore` files ignore, unless it is asked for by its path from the top.
+    ///
+    /// # Errors
+    /// The sandbox does not answer.
+    pub async fn without_ignored(mut self, asked: impl Fn(&[u8]) -> bool + Send + Sync + 'a) -> Result<Self> {
+        let mut ignored = Ignored::default();
+        ignored.above(self.files, self.top.as_bytes()).await?;
+        (self.ignored, self.asked) = (Some(ignored), Box::new(asked));
+        Ok(self)
     }
 
     /// The next entry, with its path from the top; nothing at the end, or beyond the bounds.
@@ -104,10 +123,17 @@ impl<'a> Walk<'a> {
             }
         }
         entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let has_rules = |entry: &Entry| entry.name == ignored::NAME && entry.metadata.kind == EntryKind::File;
+        if let Some(ignored) = self.ignored.as_mut().filter(|_| entries.iter().any(has_rules)) {
+            ignored.read(self.files, path.as_bytes()).await?;
+        }
         let mut deeper = Vec::new();
         for entry in entries {
             let name = entry.name.as_encoded_bytes();
             let inside = if directory.is_empty() { name.to_vec() } else { below(directory, name) };
+            if self.leaves_out(&inside, entry.metadata.kind == EntryKind::Directory) {
+                continue;
+            }
             if entry.metadata.kind == EntryKind::Directory && self.descends(name, &inside) {
                 deeper.push(inside.clone());
             }
@@ -115,6 +141,11 @@ impl<'a> Walk<'a> {
         }
         self.waiting.extend(deeper.into_iter().rev());
         Ok(())
+    }
+
+    fn leaves_out(&self, inside: &[u8], is_directory: bool) -> bool {
+        let Some(ignored) = &self.ignored else { return false };
+        ignored.has(&below(self.top.as_bytes(), inside), is_directory) && !(self.asked)(inside)
     }
 
     fn descends(&self, name: &[u8], inside: &[u8]) -> bool {
