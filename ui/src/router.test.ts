@@ -7,9 +7,21 @@ describe('addresses', () => {
     ['with space & 100 % ?#'],
     ['…ünï👩'],
     ['<b>'],
+    ['.'],
+    ['..'],
+    ['~.'],
+    ['~~..'],
+    ['~'],
+    ['...'],
   ])('a key %j is there again', (key) => {
     const made = new URL(address(['sessions', key, 'files']), 'http://x');
     expect(parseAddress(made.pathname, made.search).parts).toEqual(['sessions', key, 'files']);
+  });
+
+  test('keys that browsers fold are written as the gateway reads them', () => {
+    expect(['.', '..', '~.', '~a', 'a.b'].map((key) => address(['sessions', key]))).toEqual([
+      '/sessions/~.', '/sessions/~..', '/sessions/~~.', '/sessions/~a', '/sessions/a.b',
+    ]);
   });
 
   test('what says nothing is left out of the query', () => {

@@ -9,27 +9,35 @@ export interface Address {
   query: URLSearchParams;
 }
 
+/**
+ * A part of a path as it is written. Browsers fold `.` and `..` away, as `%2E` too: they get a `~` in front, and so that
+ * nothing has two meanings, what looks like that already gets one more. The gateway reads sessions' keys so.
+ */
+export function written(part: string): string {
+  return encodeURIComponent(/^~*\.\.?$/.test(part) ? `~${part}` : part);
+}
+
+function read(part: string): string {
+  try {
+    const text = decodeURIComponent(part);
+    return /^~+\.\.?$/.test(text) ? text.slice(1) : text;
+  } catch {
+    return part;
+  }
+}
+
 /** An address taken apart. A part that is no UTF-8 stays as it stands. */
 export function parseAddress(pathname: string, search: string): Address {
-  const parts = pathname
-    .split('/')
-    .filter((part) => part !== '')
-    .map((part) => {
-      try {
-        return decodeURIComponent(part);
-      } catch {
-        return part;
-      }
-    });
+  const parts = pathname.split('/').filter((part) => part !== '').map(read);
   return { parts, query: new URLSearchParams(search) };
 }
 
 /** What a query is to say: what is empty is left out, as is what is false. */
 export type Query = Record<string, string | number | boolean | null | undefined>;
 
-/** The address of these parts. Parts that stand for folders in addresses are kept apart from them. */
+/** The address of these parts. */
 export function address(parts: readonly string[], query: Query = {}): string {
-  const path = parts.map((part) => encodeURIComponent(part)).join('/');
+  const path = parts.map(written).join('/');
   const all = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     if (value === undefined || value === null || value === '' || value === false) continue;
@@ -66,10 +74,10 @@ export function setQuery(changes: Query, how: { replace?: boolean } = { replace:
 }
 
 export function useAddress(): Address {
-  const read = () => location.pathname + location.search;
-  const [at, setAt] = useState(read);
+  const current = () => location.pathname + location.search;
+  const [at, setAt] = useState(current);
   useEffect(() => {
-    const listener = () => setAt(read());
+    const listener = () => setAt(current());
     listeners.add(listener);
     listener();
     return () => void listeners.delete(listener);

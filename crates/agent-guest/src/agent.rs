@@ -32,7 +32,7 @@ use crate::registry::{self, Operation, Registry};
 use crate::rlimits::CommandLimits;
 use crate::serve::ServeConfig;
 use crate::trust::Trust;
-use crate::{files, forward, poll, startup};
+use crate::{files, forward, poll, startup, usage};
 
 /// Connections without a whole request, at most. More wait in the kernel's queue.
 const MAX_PENDING: usize = 64;
@@ -511,6 +511,13 @@ impl Agent {
                     uptime_millis: now.saturating_duration_since(self.began).as_millis() as u64,
                 };
                 process::answer(&conn, &Reply::Status(status));
+            }
+            Request::Usage => {
+                let agent = std::process::id() as i32;
+                let operation = Operation::answer(Instant::now().checked_add(usage::LIMIT + BACKSTOP));
+                self.work(conn, operation, None, |mut conn| {
+                    conn.reply(&usage::measure(agent).map_or_else(Reply::Failed, Reply::Usage))
+                });
             }
             Request::Configure { idle_millis } => {
                 self.idle = Some(idle_millis).filter(|millis| *millis > 0).map(Duration::from_millis);

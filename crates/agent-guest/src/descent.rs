@@ -196,6 +196,30 @@ fn everybody() -> Vec<Member> {
     pids.filter_map(|pid| Some(Member { pid, parent: stat(pid)?.parent })).collect()
 }
 
+/// What one process has taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Its parent's process id.
+    pub parent: i32,
+    /// Pages of memory that it holds; those that it shares with others too.
+    pub resident_pages: u64,
+    /// Processor time of its own and of children that are dead and buried, in ticks of the kernel's clock.
+    pub ticks: u64,
+}
+
+/// What a process has taken, if it is there.
+pub fn account(pid: i32) -> Option<Account> {
+    let mut bytes = [0; 1024];
+    let mut fields = fields(pid, &mut bytes)?.skip(1);
+    let mut number = |skipped: usize| std::str::from_utf8(fields.nth(skipped)?).ok()?.parse::<i64>().ok();
+    // As proc(5) counts them: ppid is field 4, utime to cstime are 14 to 17, rss is 24.
+    let parent = i32::try_from(number(0)?).ok()?;
+    let times = [number(9)?, number(0)?, number(0)?, number(0)?];
+    let resident_pages = u64::try_from(number(6)?).unwrap_or(0);
+    let ticks = times.iter().fold(0u64, |sum, time| sum.saturating_add(u64::try_from(*time).unwrap_or(0)));
+    Some(Account { parent, resident_pages, ticks })
+}
+
 struct Stat {
     state: u8,
     parent: i32,
@@ -203,14 +227,19 @@ struct Stat {
 
 fn stat(pid: i32) -> Option<Stat> {
     let mut bytes = [0; 512];
-    let length = read_proc(pid, "stat", &mut bytes)?;
-    // The name in parentheses may hold anything, a parenthesis too.
-    let line = &bytes[..length];
-    let after = line.iter().rposition(|byte| *byte == b')')?;
-    let mut fields = line.get(after + 1..)?.split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let mut fields = fields(pid, &mut bytes)?;
     let state = *fields.next()?.first()?;
     let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     Some(Stat { state, parent })
+}
+
+/// The fields of a process's `stat` after its name, the state first.
+fn fields(pid: i32, bytes: &mut [u8]) -> Option<impl Iterator<Item = &[u8]>> {
+    let length = read_proc(pid, "stat", bytes)?;
+    // The name in parentheses may hold anything, a parenthesis too.
+    let line = &bytes[..length];
+    let after = line.iter().rposition(|byte| *byte == b')')?;
+    Some(line.get(after + 1..)?.split(|byte| *byte == b' ').filter(|field| !field.is_empty()))
 }
 
 fn is_dead(pid: i32) -> bool {

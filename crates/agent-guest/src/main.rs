@@ -39,6 +39,7 @@ mod startup;
 mod stream;
 mod trust;
 mod uplink;
+mod usage;
 mod watch;
 
 use std::ffi::OsString;
@@ -56,19 +57,19 @@ fn main() {
         b"uplink" => uplink::run(rest),
         b"serve" => match serve::ServeConfig::from_args(&rest) {
             Ok(config) => serve::run(config),
-            Err(problem) => usage(&problem),
+            Err(problem) => misused(&problem),
         },
         b"container" => match container::ContainerConfig::from_args(&rest) {
             Ok(config) => container::run(config),
-            Err(problem) => usage(&problem),
+            Err(problem) => misused(&problem),
         },
         b"relay" => relay::run(&rest),
-        _ => usage("the first argument is none of `launch`, `serve`, `container`, `relay`, `uplink`"),
+        _ => misused("the first argument is none of `launch`, `serve`, `container`, `relay`, `uplink`"),
     };
     std::process::exit(code);
 }
 
-fn usage(problem: &str) -> i32 {
+fn misused(problem: &str) -> i32 {
     eprintln!("moltis-guest: {problem}");
     2
 }

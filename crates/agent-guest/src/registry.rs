@@ -32,6 +32,11 @@ impl Operation {
         Self { number: 0, control: None, uses, backstop: None, command: None }
     }
 
+    /// An answer that takes some work, to be given by `backstop`.
+    pub fn answer(backstop: Option<Instant>) -> Self {
+        Self { backstop, ..Self::worker(0) }
+    }
+
     /// A listener. It waits for use, which is none yet.
     pub fn listener(number: u32, control: OwnedFd) -> Self {
         Self { number, control: Some(control), uses: 0, backstop: None, command: None }

@@ -44,9 +44,9 @@ const BROKEN: i32 = 70;
 
 /// Runs a relay until its input ends. The exit code; what is wrong is said in one line on standard error.
 pub fn run(args: &[OsString]) -> i32 {
-    let [name, path] = args else { return crate::usage("relay takes --socket PATH") };
+    let [name, path] = args else { return crate::misused("relay takes --socket PATH") };
     if name != "--socket" || !path.as_bytes().starts_with(b"/") {
-        return crate::usage("relay takes --socket PATH, which is absolute");
+        return crate::misused("relay takes --socket PATH, which is absolute");
     }
     match begin(path.as_bytes()).and_then(|mut relay| relay.serve()) {
         Ok(()) => 0,

@@ -13,3 +13,4 @@ mod init;
 mod life;
 mod streams;
 mod terminal;
+mod usage;

@@ -1,7 +1,8 @@
 //! The first eight bytes of each side: six that say what this is and two that say which version. Their form never
 //! changes, so that any two versions can at least say that they do not fit.
 
-/// Version of everything after the hello. It changes whenever a message or a frame does.
+/// Version of everything after the hello. It changes whenever a message or a frame does. One that is added after all
+/// others changes none: an agent that does not know it answers `Failed` with `Invalid`, and goes on.
 pub const VERSION: u16 = 6;
 
 /// Length of a hello in bytes.

@@ -109,6 +109,9 @@ pub enum Request {
     /// Hold the sandbox. Answers `Done`, or `Failed` with `Busy` if another connection holds it; when this connection
     /// ends, the sandbox does. Holding is no use.
     Hold,
+    /// What everything in the sandbox takes. Answers `Usage`, or `Failed`: with `Invalid` an older agent, which has no
+    /// such message, and with `Exhausted` one that has too many processes to count. Asking is no use.
+    Usage,
 }
 
 /// A command to run.
@@ -275,6 +278,8 @@ pub enum Reply {
         /// The port, the same for as long as the sandbox lives.
         port: u16,
     },
+    /// What everything in the sandbox takes.
+    Usage(Usage),
 }
 
 /// Why an operation did not happen. The codes are stable.
@@ -433,6 +438,16 @@ pub struct Entry {
     pub name: ByteString,
     /// Metadata of the entry itself.
     pub metadata: Metadata,
+}
+
+/// What everything in the sandbox takes, the agent included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Memory that is held now: by the sandbox's own control group, without files that could be given back; where it can
+    /// read none, the resident memory of its processes, in which what they share counts for each.
+    pub memory_bytes: u64,
+    /// Processor time since the start, of what has ended too.
+    pub cpu_micros: u64,
 }
 
 /// What the agent knows of itself.

@@ -9,7 +9,7 @@ use moltis_agent_protocol::message::{FailureCode, Reply, Request};
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{
     Activity, Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox,
-    SandboxId,
+    SandboxId, Usage,
 };
 
 use crate::client::{Connection, Patience};
@@ -127,6 +127,10 @@ impl Sandbox for AgentSandbox {
         })
     }
 
+    async fn usage(&self) -> Result<Option<Usage>> {
+        Ok(usage(&*self.transport, self.patience).await?)
+    }
+
     async fn exec(&self, request: ExecRequest) -> Result<Exec> {
         let start = exec::assemble(&self.place, request)?;
         let inspection = self.inspect();
@@ -216,6 +220,35 @@ pub async fn status(transport: &dyn Transport, patience: Patience) -> crate::err
     match connection.answer(Subject::Agent).await? {
         Reply::Status(status) => Ok(status),
         _ => Err(crate::Error::unexpected("status")),
+    }
+}
+
+/// Time for an answer that is good for a look alone.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Asks an agent what everything in its sandbox takes; nothing where it cannot say: an older agent does not know the
+/// question, and of very many processes none makes the sum.
+///
+/// # Errors
+/// As [`Connection::open`].
+pub async fn usage(
+    transport: &dyn Transport,
+    patience: Patience,
+) -> crate::error::Result<Option<moltis_sandbox::Usage>> {
+    let patience = Patience { hello: patience.hello.min(LOOK), answer: patience.answer.min(LOOK), ..patience };
+    let mut connection = Connection::open(transport, &Request::Usage, patience).await?;
+    match connection.answer(Subject::Agent).await {
+        Ok(Reply::Usage(usage)) => Ok(Some(moltis_sandbox::Usage {
+            memory_bytes: usage.memory_bytes,
+            cpu: Duration::from_micros(usage.cpu_micros),
+        })),
+        Ok(_) => Err(crate::Error::unexpected("usage")),
+        Err(crate::Error::Failed(_, failure))
+            if matches!(failure.code, FailureCode::Invalid | FailureCode::Exhausted) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

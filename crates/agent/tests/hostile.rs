@@ -366,3 +366,24 @@ async fn a_host_whose_ends_are_lost_makes_connections_instead() {
         assert!(accepted.unwrap().is_ok());
     }
 }
+
+#[tokio::test]
+async fn what_a_sandbox_takes_is_told_or_not_known_or_an_error() {
+    let failed = |code| {
+        let message = "the request cannot be read".to_owned();
+        control(&Reply::Failed(Failure { code, message, errno: None }))
+    };
+    let told = |reply: Vec<u8>| async move {
+        facing(liar(&[&hello(), &reply])).usage().await.map_err(|error| error.kind().to_string())
+    };
+    let most = Usage { memory_bytes: u64::MAX, cpu_micros: u64::MAX };
+    let expected = moltis_sandbox::Usage { memory_bytes: u64::MAX, cpu: Duration::from_micros(u64::MAX) };
+    assert_eq!(told(control(&Reply::Usage(most))).await, Ok(Some(expected)));
+    // An agent that was made before there was this question, and one with too many processes.
+    assert_eq!(told(failed(FailureCode::Invalid)).await, Ok(None));
+    assert_eq!(told(failed(FailureCode::Exhausted)).await, Ok(None));
+    assert!(told(failed(FailureCode::Io)).await.is_err());
+    assert!(told(control(&Reply::Done)).await.is_err());
+    // One that says nothing holds up nobody for long.
+    assert!(told(Vec::new()).await.is_err());
+}

@@ -287,6 +287,10 @@ impl Sandbox for Carried {
         self.sandbox.activity().await
     }
 
+    async fn usage(&self) -> Result<Option<Usage>> {
+        self.sandbox.usage().await
+    }
+
     async fn exec(&self, request: ExecRequest) -> Result<Exec> {
         let told = self.carrier.send().await.map_err(before)?.notes();
         let Exec { events, control } = self.sandbox.exec(request).await?;

@@ -191,7 +191,21 @@ async fn path_of(parts: &mut axum::http::request::Parts) -> Result<Vec<(String, 
     let params = RawPathParams::from_request_parts(parts, &()).await.map_err(|_| {
         Problem::invalid("path-invalid", "a part of the path is not UTF-8 once its percent signs are undone")
     })?;
-    Ok(params.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    let undone = |(name, value): (&str, &str)| {
+        let value = if name == "session" { undotted(value) } else { value };
+        (name.to_owned(), value.to_owned())
+    };
+    Ok(params.iter().map(undone).collect())
+}
+
+/// The session's key that a part of a path stands for. Browsers and libraries fold the parts `.` and `..` away, written
+/// as `%2E` too, so those two keys are written with a `~` in front; and so that nothing has two meanings, whatever is
+/// such a key already gets one more.
+fn undotted(part: &str) -> &str {
+    match part.strip_prefix('~') {
+        Some(key) if matches!(key.trim_start_matches('~'), "." | "..") => key,
+        _ => part,
+    }
 }
 
 /// Leads a request to what is mounted.
@@ -256,4 +270,16 @@ fn finished(mut response: Response, id: &HeaderValue) -> Response {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::undotted;
+
+    #[test]
+    fn keys_that_browsers_fold_have_a_way_of_being_written_and_no_other_key_changes() {
+        let all = ["~.", "~..", "~~.", "~~~..", ".", "..", "~", "~~", "~...", "~.a", "a~.", "~ .", "", "~a"];
+        let expected = [".", "..", "~.", "~~..", ".", "..", "~", "~~", "~...", "~.a", "a~.", "~ .", "", "~a"];
+        assert_eq!(all.map(undotted), expected);
+    }
 }

@@ -32,7 +32,7 @@ pub use guarantee::{Guarantees, NotEnforced, Promise, judge};
 pub use image::{BuildProgress, BuildRequest, BuildSink, BuiltImage, Cleaned, ImageInfo, Images, Prepared};
 pub use limits::Limits;
 pub use network::Network;
-pub use sandbox::{Activity, Duplex, Forwarder, ProcessInfo, Sandbox};
+pub use sandbox::{Activity, Duplex, Forwarder, ProcessInfo, Sandbox, Usage};
 pub use session::{SandboxId, SessionKey};
 pub use setting::{Origin, Setting};
 pub use spec::{Lifetime, Mount, MountMode, SandboxSpec};

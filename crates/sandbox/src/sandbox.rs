@@ -54,6 +54,17 @@ pub struct Activity {
     pub uptime: Duration,
 }
 
+/// What everything in a sandbox takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    /// Memory that is held now, in bytes: by the sandbox's own control group where the agent can read it, without files
+    /// that could be given back; else the resident memory of its processes.
+    pub memory_bytes: u64,
+    /// Processor time since the start, of what has ended too.
+    pub cpu: Duration,
+}
+
 /// The refusal of [`Sandbox::egress`] where there is no proxy port.
 pub fn no_egress() -> Error {
     Error::Refused(
@@ -78,6 +89,14 @@ pub trait Sandbox: Send + Sync {
 
     /// How much it is in use; asking is no use.
     async fn activity(&self) -> Result<Activity>;
+
+    /// What everything in it takes now, if that is known; asking is no use.
+    ///
+    /// # Errors
+    /// That the sandbox cannot be asked.
+    async fn usage(&self) -> Result<Option<Usage>> {
+        Ok(None)
+    }
 
     /// Starts a command.
     ///

@@ -395,6 +395,10 @@ impl Sandbox for BrokenSandbox {
         })
     }
 
+    async fn usage(&self) -> Result<Option<Usage>> {
+        self.inner.usage().await
+    }
+
     async fn exec(&self, mut request: ExecRequest) -> Result<Exec> {
         match self.fault {
             Fault::LosesTimeOut => request.timeout = None,

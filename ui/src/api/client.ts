@@ -3,6 +3,7 @@
 import { eventsOf, type ServerEvent } from './events';
 import { ApiError, isAbort, problemOf, unreachable } from './problem';
 import type { components, paths } from '../../types/schema';
+import { written } from '../router';
 import { secret } from './secret';
 
 /** A schema of the document by its name. */
@@ -69,7 +70,7 @@ export function url(path: string, ask: Pick<Loose, 'path' | 'query'> = {}): stri
   const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => {
     const part = ask.path?.[name];
     if (part === undefined) throw new Error(`${path} needs ${name}`);
-    return encodeURIComponent(String(part));
+    return name === 'session' ? written(String(part)) : encodeURIComponent(String(part));
   });
   const query = Object.entries(ask.query ?? {}).filter(([, value]) => value !== undefined && value !== null);
   if (query.length === 0) return filled;

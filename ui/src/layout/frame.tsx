@@ -20,6 +20,7 @@ import { useMay } from './me';
 import type { PlaceProps } from './place';
 import { StatusContext, useStatus } from './status';
 import { Strips } from './strips';
+import { countOf, unkept } from './unkept';
 
 interface Place {
   id: keyof typeof ICONS;
@@ -107,7 +108,7 @@ export function Frame() {
 
 function Bar() {
   const { data: told } = useStatus();
-  const unkept = told?.notEnforced.length ?? 0;
+  const count = told ? countOf(unkept(told)) : 0;
   return (
     <header class="bar">
       <Link class="name" to="/sandboxes">
@@ -125,10 +126,10 @@ function Bar() {
             <Mark kind={told.sandboxesRunning > 0 ? 'running' : 'none'}>{told.sandboxesRunning} running</Mark>
           </Link>
         )}
-        {unkept > 0 && (
+        {count > 0 && (
           <Link to="/sandboxes">
             <Mark kind="notEnforced">
-              {unkept} <span class="wide">not enforced</span>
+              {count} <span class="wide">not enforced</span>
             </Mark>
           </Link>
         )}

@@ -3,12 +3,14 @@
 
 import { live } from '../api/live';
 import { useLiveState } from '../api/use';
+import { oneLine } from '../format/escape';
 import { Button } from '../parts/button';
 import { Mark } from '../parts/mark';
 import { When } from '../parts/time';
 import { Prose } from '../parts/told';
 import { address, Link } from '../router';
 import { useStatus } from './status';
+import { unkept } from './unkept';
 
 export function Strips({ waiting }: { waiting: number }) {
   const { data: status } = useStatus();
@@ -42,25 +44,36 @@ export function Strips({ waiting }: { waiting: number }) {
           <Link to="/sandboxes">What it keeps</Link>
         </div>
       ))}
-      {status && status.notEnforced.length > 0 && (
-        <div class="strip" role="status">
-          <Mark kind="notEnforced" />
-          <span>
-            {status.backend && (
-              <>
-                On <span class="mono">{status.backend}</span>:{' '}
-              </>
-            )}
-            {status.notEnforced.map((one, number) => (
-              <span key={one.key} title={one.reason}>
-                {number > 0 && ', '}
-                <span class="mono">{one.key}</span>
-              </span>
-            ))}
-          </span>
-          <Link to={address(['sandboxes', status.backend ?? ''].filter(Boolean))}>Why</Link>
-        </div>
-      )}
+      {status &&
+        unkept(status).map(({ backend, lacks, sessions, session }) => (
+          <div class="strip" role="status" key={backend}>
+            <Mark kind="notEnforced" />
+            <span>
+              {backend !== undefined && (
+                <>
+                  On <span class="mono">{backend}</span>:{' '}
+                </>
+              )}
+              {lacks.map((one, number) => (
+                <span key={one.key} title={one.reason}>
+                  {number > 0 && ', '}
+                  <span class="mono">{one.key}</span>
+                </span>
+              ))}
+              {session !== undefined && (
+                <span class="soft">
+                  {' '}
+                  – as in{' '}
+                  <Link to={address(['sessions', session])}>
+                    <span class="machine">{oneLine(session)}</span>
+                  </Link>
+                  {sessions > 1 && ` and ${(sessions - 1).toLocaleString('en')} more`}
+                </span>
+              )}
+            </span>
+            <Link to={address(['sandboxes', backend ?? ''].filter(Boolean))}>Why</Link>
+          </div>
+        ))}
       {waiting > 0 && (
         <div class="strip" role="status">
           <Mark kind="warning">waiting</Mark>

@@ -40,11 +40,13 @@ async fn ps(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
     if sandboxes.is_empty() {
         return output::print("There are no sandboxes.\n");
     }
-    let heads = ["SESSION", "ID", "BACKEND", "STATE", "UP", "UNUSED", "OPERATIONS", "BACKGROUND"];
+    let heads =
+        ["SESSION", "ID", "BACKEND", "STATE", "UP", "UNUSED", "OPERATIONS", "BACKGROUND", "MEMORY", "CPU"];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     rows.extend(sandboxes.iter().map(|info| {
         let activity =
             |show: fn(moltis_sandbox::Activity) -> String| info.activity.map_or("-".to_owned(), show);
+        let usage = |show: fn(moltis_sandbox::Usage) -> String| info.usage.map_or("-".to_owned(), show);
         vec![
             info.session.as_ref().map_or("-".to_owned(), |key| render::name(key.as_str())),
             short(&info.id).to_owned(),
@@ -54,6 +56,8 @@ async fn ps(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
             activity(|activity| render::span(activity.idle)),
             activity(|activity| activity.operations.to_string()),
             if info.running { info.background.to_string() } else { "-".to_owned() },
+            usage(|usage| render::size(usage.memory_bytes)),
+            usage(|usage| render::span(usage.cpu)),
         ]
     }));
     output::print(&render::table(&rows))

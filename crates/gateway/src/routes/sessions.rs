@@ -247,6 +247,7 @@ fn settings(
         "trusted_domains" => Some(listed(&sandbox.trusted_domains.value)),
         "denied_domains" => Some(listed(&sandbox.denied_domains.value)),
         "on_unknown" => Some(Some(sandbox.on_unknown.value.word().to_owned())),
+        "wasm_fuel_limit" => Some(Some(sandbox.wasm_fuel_limit.value.to_string())),
         _ => None,
     };
     let configured = |setting: &Explained| match (of_config(setting.key), plain) {
@@ -265,7 +266,7 @@ fn settings(
     };
     let mut all: Vec<Explained> =
         all.iter().filter(|setting| admin || !HOST_PATHS.contains(&setting.key)).cloned().collect();
-    // Without the network `trusted` they are of no effect, and set all the same.
+    // Without the network `trusted`, or elsewhere than on `wasm`, they are of no effect, and set all the same.
     let overrides = &session.overrides;
     let origin = |is_own: bool, configured| if is_own { Origin::Session } else { configured };
     let domains =
@@ -274,7 +275,7 @@ fn settings(
             value: listed(own.as_ref().unwrap_or(&configured.value)),
             origin: origin(own.is_some(), configured.origin),
         };
-    let own = overrides.on_unknown;
+    let (own, fuel) = (overrides.on_unknown, overrides.wasm_fuel_limit);
     for setting in [
         domains("trusted_domains", &overrides.trusted_domains, &sandbox.trusted_domains),
         domains("denied_domains", &overrides.denied_domains, &sandbox.denied_domains),
@@ -282,6 +283,11 @@ fn settings(
             key: "on_unknown",
             value: Some(own.unwrap_or(sandbox.on_unknown.value).word().to_owned()),
             origin: origin(own.is_some(), sandbox.on_unknown.origin),
+        },
+        Explained {
+            key: "wasm_fuel_limit",
+            value: Some(fuel.unwrap_or(sandbox.wasm_fuel_limit.value).to_string()),
+            origin: origin(fuel.is_some(), sandbox.wasm_fuel_limit.origin),
         },
     ] {
         if !all.iter().any(|there| there.key == setting.key) {

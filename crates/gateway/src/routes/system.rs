@@ -1,5 +1,7 @@
 //! The gateway itself: its state, logins, keys, metrics, the document of its API, the page.
 
+use std::collections::BTreeMap;
+
 use axum::body::Body;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
@@ -162,6 +164,7 @@ async fn status(call: Call) -> Answered {
     let state = &call.state;
     let runtime = call.runtime();
     let config = runtime.config();
+    let (running, unkept) = running(&call).await?;
     let mut told = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "startedMillis": state.started_millis,
@@ -172,8 +175,9 @@ async fn status(call: Call) -> Answered {
         "failedOver": runtime.failed_over(),
         "pool": runtime.pool_status(),
         "requestsRunning": state.metrics.running(),
-        "sandboxesRunning": running(&call).await?,
+        "sandboxesRunning": running,
         "notEnforced": [],
+        "runningNotEnforced": unkept,
     });
     if let Some(next) = state.next().await {
         told["notEnforced"] = json!(next.not_enforced);
@@ -193,14 +197,30 @@ async fn status(call: Call) -> Answered {
     ok(&told)
 }
 
-/// Sandboxes that run, by what is written down of them.
-async fn running(call: &Call) -> Result<usize, Problem> {
+/// How many sandboxes run, and what is not enforced in them: each once, with how many sessions lack it. By what was
+/// written down when they were opened.
+async fn running(call: &Call) -> Result<(usize, Vec<Value>), Problem> {
     let stored = call.runtime().store().run(|db| db.sandboxes()).await?;
-    let runs = |session: &&Session| {
-        let row = session.sandbox.as_ref();
-        row.is_some_and(|row| row.state == SandboxState::Running) && call.who.sees(&session.key)
-    };
-    Ok(stored.iter().filter(runs).count())
+    Ok(lacking(stored.iter().filter(|session| call.who.sees(&session.key))))
+}
+
+fn lacking<'a>(stored: impl Iterator<Item = &'a Session>) -> (usize, Vec<Value>) {
+    let mut running = 0;
+    let mut lacked: BTreeMap<_, (&str, &SessionKey, usize)> = BTreeMap::new();
+    for session in stored {
+        let Some(row) = session.sandbox.as_ref().filter(|row| row.state == SandboxState::Running) else {
+            continue;
+        };
+        running += 1;
+        for one in &row.judged.not_enforced {
+            let place = (row.backend, one.key.as_str());
+            lacked.entry(place).or_insert((&one.reason, &session.key, 0)).2 += 1;
+        }
+    }
+    let told = lacked.into_iter().map(|((backend, key), (reason, session, sessions))| {
+        json!({ "backend": backend, "key": key, "reason": reason, "session": session, "sessions": sessions })
+    });
+    (running, told.collect())
 }
 
 async fn me(call: Call) -> Answered {

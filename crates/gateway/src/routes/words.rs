@@ -6,7 +6,7 @@ use crate::route::{Param, query};
 use crate::schema::{number, text_of};
 
 /// What the part `session` of a path is.
-pub const SESSION: &str = "The session's key, percent-encoded";
+pub const SESSION: &str = "The session's key, percent-encoded; `.` and `..`, which browsers fold away, are `~.` and `~..`, and a key that is written so itself has one more `~` in front";
 
 /// A session's key.
 pub fn session() -> Value {

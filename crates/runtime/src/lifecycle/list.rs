@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use moltis_sandbox::{Activity, BackendName, Result, SandboxId, SessionKey};
+use moltis_sandbox::{Activity, BackendName, Result, SandboxId, SessionKey, Usage};
 use serde::{Serialize, Serializer};
 
 use super::End;
@@ -30,8 +30,19 @@ pub struct SandboxInfo {
     /// How much it is in use, if it answers.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_millis")]
     pub activity: Option<Activity>,
+    /// What everything in it takes, if it can say.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "in_numbers")]
+    pub usage: Option<Usage>,
     /// Background commands that run in it.
     pub background: u32,
+}
+
+fn in_numbers<S: Serializer>(usage: &Option<Usage>, serializer: S) -> Result<S::Ok, S::Error> {
+    let told = usage.map(|Usage { memory_bytes, cpu }| {
+        let millis = u64::try_from(cpu.as_millis()).unwrap_or(u64::MAX);
+        serde_json::json!({ "memoryBytes": memory_bytes, "cpuMs": millis })
+    });
+    told.serialize(serializer)
 }
 
 fn in_millis<S: Serializer>(activity: &Option<Activity>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -87,11 +98,15 @@ impl Runtime {
                     running: record.running,
                     created_millis: record.created_secs.saturating_mul(1000),
                     activity: None,
+                    usage: None,
                     background: 0,
                 };
                 if let Some(sandbox) = backend.find(&info.id).await.ok().flatten() {
-                    info.activity = sandbox.activity().await.ok();
-                    let processes = sandbox.processes().await.unwrap_or_default();
+                    let (activity, usage, processes) =
+                        tokio::join!(sandbox.activity(), sandbox.usage(), sandbox.processes());
+                    info.activity = activity.ok();
+                    info.usage = usage.ok().flatten();
+                    let processes = processes.unwrap_or_default();
                     let runs = processes.iter().filter(|process| process.outcome.is_none()).count();
                     info.background = u32::try_from(runs).unwrap_or(u32::MAX);
                 }
@@ -107,6 +122,7 @@ impl Runtime {
                 running: false,
                 created_millis: row.created_millis,
                 activity: None,
+                usage: None,
                 background: 0,
             })
         }));

@@ -98,6 +98,10 @@ impl Sandbox for Listed {
         self.sandbox.activity().await
     }
 
+    async fn usage(&self) -> Result<Option<Usage>> {
+        self.sandbox.usage().await
+    }
+
     /// Unless the provider has taken the list the command does not run.
     async fn exec(&self, request: ExecRequest) -> Result<Exec> {
         self.sandbox.allow(&self.hosts().await?).await?;

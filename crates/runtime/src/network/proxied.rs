@@ -53,6 +53,10 @@ impl Sandbox for Proxied {
         self.sandbox.activity().await
     }
 
+    async fn usage(&self) -> Result<Option<Usage>> {
+        self.sandbox.usage().await
+    }
+
     /// Without the proxy the command would find a closed door where an open one was promised: then it does not run.
     async fn exec(&self, mut request: ExecRequest) -> Result<Exec> {
         if let Some(port) = port(&self.behind, &self.stand, &*self.sandbox).await? {

@@ -7,6 +7,7 @@ import { Copy } from '../../parts/copy';
 import { Empty } from '../../parts/empty';
 import { Mark } from '../../parts/mark';
 import { Loading, Panel } from '../../parts/panel';
+import { Size } from '../../parts/size';
 import { Table, type Column } from '../../parts/table';
 import { Took, When } from '../../parts/time';
 import { ErrorBox } from '../../parts/told';
@@ -37,6 +38,20 @@ const COLUMNS: readonly Column<Sandbox>[] = [
   { id: 'backend', title: 'Backend', width: '130px', machine: true, cell: ({ backend }) => backend },
   { id: 'state', title: 'State', width: '110px', cell: ({ running }) => <Mark kind={running ? 'running' : 'gone'} /> },
   { id: 'use', title: 'In use', width: 'minmax(130px, 1fr)', cell: (sandbox) => <Use sandbox={sandbox} /> },
+  {
+    id: 'memory',
+    title: 'Memory',
+    width: '96px',
+    end: true,
+    cell: ({ usage }) => (usage ? <Size bytes={usage.memoryBytes} /> : '–'),
+  },
+  {
+    id: 'cpu',
+    title: 'CPU time',
+    width: '90px',
+    end: true,
+    cell: ({ usage }) => (usage ? <Took millis={usage.cpuMs} /> : '–'),
+  },
   { id: 'commands', title: 'Commands', width: '90px', end: true, cell: ({ activity }) => activity?.commands.toLocaleString('en') ?? '–' },
   {
     id: 'uptime',

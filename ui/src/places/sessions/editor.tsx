@@ -9,6 +9,7 @@ import { Button, Question } from '../../parts/button';
 import { Field, Select, TextArea, TextInput } from '../../parts/field';
 import { ErrorBox } from '../../parts/told';
 import { configuredOf, filled, patchOf, type Form, wrongOf } from './form';
+import { Variables } from './variables';
 import { weaker, type Keeps, type Weaker } from './weaken';
 
 /** The fields that chips lead to. */
@@ -28,7 +29,7 @@ export function Editor({
   const backends = useRead('/api/v1/backends');
   const before = details.overrides;
   // What is typed stays though the session is told anew; what is saved is only what was changed here.
-  const [form, setForm] = useState<Form>(() => filled(before));
+  const [form, setForm] = useState<Form>(() => filled(before, details.env));
   const start = useRef(before);
   const [asked, setAsked] = useState<Weaker[] | null>(null);
   const place = useRef<HTMLFormElement>(null);
@@ -38,7 +39,8 @@ export function Editor({
   const isChanged = Object.keys(patch).length > 0;
 
   useLayoutEffect(() => {
-    place.current?.querySelector<HTMLElement>(`[name="${focus}"]`)?.focus();
+    const field = focus === 'variables' ? '[role="group"] :is(input, button)' : `[name="${focus}"]`;
+    place.current?.querySelector<HTMLElement>(field)?.focus();
     place.current?.scrollIntoView({ block: 'nearest' });
   }, [focus]);
 
@@ -153,6 +155,14 @@ export function Editor({
             options={[{ value: '', label: 'as configured' }, 'deny', 'ask']}
           />
         </Field>
+        <Field label="WASM instructions" help="How many one command may execute on `wasm`; empty: as configured." from={from(form.fuel !== '', of('wasm_fuel_limit'))} wrong={wrong.fuel}>
+          <TextInput name="fuel" mono value={form.fuel} onValue={(value) => set('fuel', value)} />
+        </Field>
+        <div class="whole">
+          <Field label="Variables" help="Set for each command of the session. They are kept, and never shown again." wrong={wrong.variables}>
+            <Variables value={form.variables} onValue={(value) => set('variables', value)} />
+          </Field>
+        </div>
       </div>
       <footer class="stack tight">
         {save.error && <ErrorBox told={save.error} onClose={save.clear} />}

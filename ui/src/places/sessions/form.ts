@@ -3,6 +3,15 @@
 import { parseDomains, parseSeconds, parseSize, writeSize } from './weaken';
 import type { Configured, Overrides, Patch } from './weaken';
 
+/** A variable of a session. What it is set to is told by nobody, so one that is kept has no value here. */
+export interface Variable {
+  name: string;
+  value: string;
+  /** Whether the session has it. */
+  had: boolean;
+  change: 'keep' | 'set' | 'remove';
+}
+
 /** Texts as they stand in the fields; an empty one is not set. */
 export interface Form {
   enabled: '' | 'on' | 'off';
@@ -18,6 +27,8 @@ export interface Form {
   trusted: string;
   denied: string;
   unknown: '' | 'deny' | 'ask';
+  fuel: string;
+  variables: Variable[];
 }
 
 /** Seconds in the largest unit that loses nothing. */
@@ -28,7 +39,8 @@ export function writeSeconds(seconds: number): string {
   return `${seconds}s`;
 }
 
-export function filled(overrides: Overrides): Form {
+/** `env` has the names of its variables. */
+export function filled(overrides: Overrides, env: readonly string[] = []): Form {
   const { limits, workspace } = overrides;
   return {
     enabled: overrides.sandboxEnabled === undefined ? '' : overrides.sandboxEnabled ? 'on' : 'off',
@@ -44,6 +56,8 @@ export function filled(overrides: Overrides): Form {
     trusted: (overrides.trustedDomains ?? []).join('\n'),
     denied: (overrides.deniedDomains ?? []).join('\n'),
     unknown: overrides.onUnknown ?? '',
+    fuel: overrides.wasmFuelLimit === undefined ? '' : String(overrides.wasmFuelLimit),
+    variables: env.map((name) => ({ name, value: '', had: true, change: 'keep' })),
   };
 }
 
@@ -70,7 +84,18 @@ export function wrongOf(form: Form): Partial<Record<keyof Form, string>> {
   const idle = parseSeconds(form.idle);
   if (form.idle !== '' && (idle === undefined || idle > 31_536_000)) wrong.idle = 'write a time up to a year, such as `30m`';
   if (form.workspace !== '' && !form.workspace.startsWith('/')) wrong.workspace = 'write its path from the root';
+  if (form.fuel !== '' && count(form.fuel) === undefined) wrong.fuel = 'write a whole number of instructions, above 0';
+  const names = form.variables.filter(isMeant).map(({ name }) => name.trim());
+  const bad = names.find((name) => !/^[A-Za-z_][A-Za-z0-9_]{0,255}$/.test(name));
+  const twice = names.find((name, at) => names.indexOf(name) !== at);
+  if (bad !== undefined) wrong.variables = `\`${bad}\` is no name of a variable: it has letters, digits and _, and no digit first`;
+  else if (twice !== undefined) wrong.variables = `\`${twice}\` is there twice`;
   return wrong;
+}
+
+/** A row that was added and left empty means nothing. */
+function isMeant({ had, name, value }: Variable): boolean {
+  return had || name.trim() !== '' || value !== '';
 }
 
 /** The change that makes what a session sets into what the form says; only what differs is in it. */
@@ -100,6 +125,11 @@ export function patchOf(before: Overrides, form: Form): Patch {
     const now = parseDomains(form[field]);
     if (JSON.stringify(now) !== JSON.stringify(was ?? [])) patch[key] = now.length === 0 ? null : now;
   }
+  if (differs('fuel')) patch.wasmFuelLimit = form.fuel === '' ? null : (count(form.fuel) ?? null);
+  const changed = form.variables.filter((variable) => variable.change !== 'keep' && isMeant(variable));
+  if (changed.length > 0) {
+    patch.env = Object.fromEntries(changed.map(({ name, value, change }) => [name.trim(), change === 'remove' ? null : value]));
+  }
   if (differs('unknown')) patch.onUnknown = form.unknown === '' ? null : form.unknown;
   return patch;
 }
@@ -121,5 +151,6 @@ export function configuredOf(settings: readonly { key: string; configured?: stri
     cpus: number('resource_limits.cpu_quota'),
     pids: number('resource_limits.pids_max'),
     onUnknown: of('on_unknown'),
+    fuel: number('wasm_fuel_limit'),
   };
 }

@@ -219,6 +219,15 @@ function Header({
           onEdit={onEdit}
         />
         {chip('idle', 'ends when idle', 'idle_ttl')}
+        {(of('wasm_fuel_limit')?.origin === 'session' || details.overrides.wasmFuelLimit !== undefined) &&
+          chip('fuel', 'instructions', 'wasm_fuel_limit')}
+        <EditChip
+          focus="variables"
+          name="variables"
+          value={details.env.length === 0 ? 'none' : details.env.join(' ')}
+          editing={editing}
+          onEdit={onEdit}
+        />
       </div>
       {mounts.length > 0 && (
         <div class="row small soft shows-inside">
@@ -238,11 +247,6 @@ function Header({
           made <When millis={details.createdMillis} />
         </span>
         <span>{details.commandsRemembered.toLocaleString('en')} commands remembered</span>
-        {details.env.length > 0 && (
-          <span>
-            variables <span class="machine">{details.env.map(oneLine).join(' ')}</span>
-          </span>
-        )}
       </div>
       {details.fate === 'madeAnew' && (
         <div class="told warn">

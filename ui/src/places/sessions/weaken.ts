@@ -19,6 +19,7 @@ export interface Configured {
   cpus?: number | undefined;
   pids?: number | undefined;
   onUnknown?: string | undefined;
+  fuel?: number | undefined;
 }
 
 /** One thing that gets weaker. */
@@ -109,6 +110,12 @@ export function weaker(overrides: Overrides, patch: Patch, configured: Configure
       const written = limit === 'memory' ? writeSize : String;
       found.push({ what: name, before: written(before), after: now === undefined ? 'none' : written(now), means });
     }
+  }
+  const fuel = (set: Overrides) => set.wasmFuelLimit ?? configured.fuel;
+  const [before, now] = [fuel(overrides), fuel(after)];
+  if (before !== undefined && (now === undefined || now > before)) {
+    const means = 'a WASM command may compute for longer';
+    found.push({ what: 'instruction limit', before: String(before), after: now === undefined ? 'none' : String(now), means });
   }
   const writes = (set: Overrides) => set.workspace?.mode === 'rw';
   if (after.workspace !== undefined && after.workspace.source !== overrides.workspace?.source) {
