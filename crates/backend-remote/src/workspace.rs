@@ -15,7 +15,7 @@ use moltis_sandbox::exec::{ExecEvents, ProcessId};
 use moltis_sandbox::files::{ByteStream, EntryStream, FileContent, TreeSummary, WriteOptions};
 use moltis_sandbox::{
     Activity, Diagnosis, Duplex, Error, Exec, ExecEvent, ExecRequest, Files, Forwarder, GuestPath, Metadata,
-    MountMode, Outcome, ProcessInfo, Result, Sandbox, SandboxId, SandboxSpec,
+    MountMode, Outcome, ProcessInfo, Result, Sandbox, SandboxId, SandboxSpec, Usage,
 };
 use tokio::io::AsyncWriteExt;
 

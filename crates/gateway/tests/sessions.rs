@@ -113,6 +113,66 @@ async fn lists_come_in_pages_of_what_is_seen() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn keys_that_browsers_fold_away_have_a_path_of_their_own() {
+    let world = World::new().await;
+    for (part, key) in [("~.", "."), ("~..", ".."), ("~~.", "~."), ("~", "~"), ("%7E%2E%2E", "..")] {
+        let path = format!("/api/v1/sessions/{part}");
+        world.with_json(world.admin(), Method::PUT, &path, json!({})).await;
+        assert_eq!(world.get(world.admin(), &path).await.is(200)["session"], key);
+    }
+    // Who may see the key is judged by the key, and not by how it is written.
+    let bound = world.key("bound", "operator.read", Some(&["~."])).await;
+    world.get(bound.clone(), "/api/v1/sessions/~.").await.fails(404, "session-missing");
+    assert_eq!(world.get(bound, "/api/v1/sessions/~~.").await.is(200)["session"], "~.");
+    let all = world.get(world.admin(), "/api/v1/sessions").await.is(200);
+    let mut keys: Vec<_> =
+        all["sessions"].as_array().unwrap().iter().map(|one| one["session"].as_str().unwrap()).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, [".", "..", "~", "~."]);
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_running_sandboxes_take_and_lack_is_told_to_whoever_sees_them() {
+    let world = World::new().await;
+    let lacking = |told: &Value| {
+        let all = told["runningNotEnforced"].as_array().unwrap();
+        let mut keys: Vec<_> = all.iter().map(|one| one["key"].as_str().unwrap().to_owned()).collect();
+        keys.sort_unstable();
+        let sessions: Vec<_> = all.iter().map(|one| one["sessions"].as_u64().unwrap()).collect();
+        (keys, sessions)
+    };
+    let told = world.get(world.admin(), "/api/v1/status").await.is(200);
+    assert_eq!(lacking(&told), (Vec::new(), Vec::new()));
+    let mut listed = Vec::new();
+    for key in ["a1", "b1"] {
+        let path = format!("/api/v1/sessions/{key}/exec");
+        let ran = world.post(world.admin(), &path, json!({ "command": "true" })).await.is(200);
+        listed = ran["notEnforced"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["key"].as_str().unwrap().to_owned())
+            .collect();
+    }
+    listed.sort_unstable();
+    assert!(!listed.is_empty());
+    let told = world.get(world.admin(), "/api/v1/status").await.is(200);
+    assert_eq!(lacking(&told), (listed.clone(), vec![2; listed.len()]));
+    let bound = world.key("bound", "operator.read", Some(&["b*"])).await;
+    let told = world.get(bound, "/api/v1/status").await.is(200);
+    assert_eq!(lacking(&told), (listed.clone(), vec![1; listed.len()]));
+    assert!(told["runningNotEnforced"].as_array().unwrap().iter().all(|one| one["session"] == "b1"));
+    let sandboxes = world.get(world.admin(), "/api/v1/sandboxes").await.is(200);
+    for sandbox in sandboxes["sandboxes"].as_array().unwrap() {
+        let held = sandbox["usage"]["memoryBytes"].as_u64().unwrap();
+        assert!((1..1 << 30).contains(&held), "{sandbox}");
+        assert!(sandbox["usage"]["cpuMs"].is_u64(), "{sandbox}");
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn sandboxes_backends_images_and_room_are_told() {
     let world = World::new().await;
     let ran =
@@ -164,6 +224,14 @@ async fn a_session_says_what_it_would_get_and_from_whom() {
         json!({ "key": "backend", "value": "restricted-host", "origin": "file", "configured": "restricted-host" })
     );
     assert_eq!(setting(&shown, "workspace"), json!({ "key": "workspace", "origin": "default" }));
+    assert_eq!(setting(&shown, "wasm_fuel_limit")["origin"], "default");
+    let configured = setting(&shown, "wasm_fuel_limit")["value"].clone();
+    world.with_json(world.admin(), Method::PATCH, path, json!({ "wasmFuelLimit": 9 })).await.is(200);
+    let changed = world.get(world.admin(), path).await.is(200);
+    assert_eq!(
+        setting(&changed, "wasm_fuel_limit"),
+        json!({ "key": "wasm_fuel_limit", "value": "9", "origin": "session", "configured": configured })
+    );
     // What names folders of the host is not for everybody.
     let read = world.key("read", "operator.read", None).await;
     let shown = world.get(read, path).await.is(200);

@@ -12,7 +12,7 @@ use moltis_sandbox::files::{EntryStream, FileContent, TreeSummary, WriteOptions}
 use moltis_sandbox::{
     Activity, Backend, BackendName, ByteStream, Detection, Duplex, Exec, ExecControl, ExecEvent, ExecRequest,
     Files, Forwarder, GuestPath, Lifetime, Metadata, MountMode, Outcome, ProcessInfo, Result, Sandbox,
-    SandboxId, SandboxRecord, SandboxSpec, SessionKey, Status,
+    SandboxId, SandboxRecord, SandboxSpec, SessionKey, Status, Usage,
 };
 
 /// One broken promise.

@@ -68,6 +68,27 @@ test('a key of any characters has an address', async ({ here, gateway }) => {
   await expect(here.locator('main').getByText(MARKUP).first()).toBeVisible();
 });
 
+test('keys that browsers fold away have addresses too', async ({ here, gateway }) => {
+  for (const [key, written] of [['.', '~.'], ['..', '~..'], ['~.', '~~.']] as const) {
+    await goTo(here, gateway, '/sessions');
+    await here.getByRole('button', { name: 'New session' }).click();
+    await here.getByLabel('Key', { exact: true }).fill(key);
+    await here.getByRole('button', { name: 'Open' }).click();
+    await expect(here).toHaveURL(`${gateway.url}/sessions/${written}`);
+    await here.getByLabel('Command to run in this session').fill(`echo "in $((40 + 2))"`);
+    await here.keyboard.press('Enter');
+    await expect(here.getByRole('log')).toContainText('in 42');
+    await here.reload();
+    await settled(here);
+    await expect(here.locator('h1')).toHaveText(`Sessions›${key}`);
+    const { session } = await gateway.ask<{ session: string }>('GET', `/sessions/${written}`);
+    expect(session).toBe(key);
+    await here.getByRole('link', { name: 'Background' }).click();
+    await expect(here).toHaveURL(`${gateway.url}/sessions/${written}/background`);
+    await gateway.ask('DELETE', `/sessions/${written}`);
+  }
+});
+
 test('an address where nothing is says so', async ({ here, gateway, watched }) => {
   watched.allow(/status of 404/);
   await goTo(here, gateway, '/nothing/here');

@@ -2,8 +2,9 @@
 
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { AT } from '../lib/seed.ts';
-import { expect, goTo, test } from '../lib/test.ts';
+import { Gateway } from '../lib/gateway.ts';
+import { AT, seed } from '../lib/seed.ts';
+import { expect, goTo, logIn, type Page, test } from '../lib/test.ts';
 
 const FOLDER = process.env['MOLTIS_PAGE_SHOTS'];
 
@@ -23,20 +24,33 @@ const FORMS = [
 ] as const;
 
 if (FOLDER !== undefined) {
-  test('each place is drawn, light, dark and on a phone', async ({ here, gateway }) => {
+  test('each place is drawn, light, dark and on a phone', async ({ page: here, watched: _ }) => {
+    test.setTimeout(240_000);
     mkdirSync(FOLDER, { recursive: true });
-    for (const { form, colorScheme, viewport } of FORMS) {
-      await here.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
-      await here.setViewportSize(viewport);
-      for (const [name, address] of PLACES) {
-        await goTo(here, gateway, address);
-        if (name === 'session') {
-          await here.getByRole('button', { name: /ls \/nowhere/ }).click();
-          await expect(here.getByRole('log')).toBeVisible();
-          await here.evaluate(() => scrollTo(0, 0));
-        }
-        await here.screenshot({ path: join(FOLDER, `${name}-${form}.png`), scale: 'css' });
-      }
+    // One in which no other test has left anything.
+    const gateway = await Gateway.start();
+    try {
+      await seed(gateway);
+      await logIn(here, gateway);
+      await drawn(here, gateway, FOLDER);
+    } finally {
+      await gateway.close();
     }
   });
+}
+
+async function drawn(here: Page, gateway: Gateway, folder: string) {
+  for (const { form, colorScheme, viewport } of FORMS) {
+    await here.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
+    await here.setViewportSize(viewport);
+    for (const [name, address] of PLACES) {
+      await goTo(here, gateway, address);
+      if (name === 'session') {
+        await here.getByRole('button', { name: /ls \/nowhere/ }).click();
+        await expect(here.getByRole('log')).toBeVisible();
+        await here.evaluate(() => scrollTo(0, 0));
+      }
+      await here.screenshot({ path: join(folder, `${name}-${form}.png`), scale: 'css' });
+    }
+  }
 }

@@ -18,6 +18,7 @@ const MARKS = {
   denied: { glyph: '✕', word: 'denied', tone: 'bad' },
   lost: { glyph: '?', word: 'lost', tone: 'warn' },
   ended: { glyph: '✓', word: 'ended', tone: 'off' },
+  stopped: { glyph: '■', word: 'stopped', tone: 'off' },
   failed: { glyph: '✕', word: 'failed', tone: 'bad' },
   warning: { glyph: '▲', word: 'warning', tone: 'warn' },
   stale: { glyph: '◌', word: 'stale', tone: 'warn' },

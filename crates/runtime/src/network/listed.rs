@@ -7,7 +7,7 @@ use moltis_egress::{OnUnknown, Policy};
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{
     Activity, Diagnosis, Duplex, Error, Exec, ExecRequest, Files, Forwarder, GuestPath, HostPattern, Outcome,
-    ProcessInfo, Result, Sandbox, SandboxId,
+    ProcessInfo, Result, Sandbox, SandboxId, Usage,
 };
 
 use super::standing::Behind;

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{
     Activity, Duplex, Exec, ExecRequest, Files, Forwarder, GuestPath, Outcome, ProcessInfo, Result, Sandbox,
-    SandboxId,
+    SandboxId, Usage,
 };
 
 use super::Stand;

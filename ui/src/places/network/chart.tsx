@@ -1,6 +1,6 @@
 // How often hosts were allowed and denied, by time, as a small drawing of our own and as words.
 
-import { useState } from 'preact/hooks';
+import { useId, useState } from 'preact/hooks';
 import { exact, duration } from '../../format/time';
 import { bars, type Period } from './bars';
 
@@ -9,6 +9,7 @@ const HEIGHT = 64;
 
 export function Chart({ periods, periodMs }: { periods: readonly Period[]; periodMs: number }) {
   const [at, setAt] = useState<number | null>(null);
+  const hatch = useId();
   const drawn = bars(periods, periodMs, WIDTH, HEIGHT);
   const last = drawn.at(-1);
   if (drawn.length === 0 || last === undefined) return null;
@@ -32,6 +33,11 @@ export function Chart({ periods, periodMs }: { periods: readonly Period[]; perio
           setAt(Math.max(0, Math.min(drawn.length - 1, at === null ? (step > 0 ? 0 : drawn.length - 1) : at + step)));
         }}
       >
+        {/* Denied is told by more than its colour. */}
+        <pattern id={hatch} width={6} height={6} patternUnits="userSpaceOnUse" patternTransform="rotate(45)">
+          <rect class="hatch-ground" width={6} height={6} />
+          <rect class="hatch-line" width={3} height={6} />
+        </pattern>
         {drawn.map((bar, number) => (
           <g key={bar.fromMillis} class={number === at ? 'on' : ''} onPointerEnter={() => setAt(number)}>
             <rect class="room" x={bar.x} y={0} width={bar.width} height={HEIGHT} />
@@ -42,6 +48,7 @@ export function Chart({ periods, periodMs }: { periods: readonly Period[]; perio
               y={HEIGHT - bar.allowedHeight - bar.deniedHeight}
               width={bar.width}
               height={bar.deniedHeight}
+              fill={`url(#${hatch})`}
             />
           </g>
         ))}
@@ -52,6 +59,9 @@ export function Chart({ periods, periodMs }: { periods: readonly Period[]; perio
             <span class="key allowed">allowed {sum('allowed').toLocaleString('en')}</span>
             <span class="key denied">denied {sum('denied').toLocaleString('en')}</span>
             <span class="soft">bars of {duration(last.toMillis - last.fromMillis)}</span>
+            <span class="soft push">
+              {exact(drawn[0]?.fromMillis ?? 0)} to {exact(last.toMillis)}
+            </span>
           </>
         ) : (
           <>

@@ -44,7 +44,7 @@ export function LogPart({ view, filter }: { view: LogView; filter: Filter }) {
     {
       id: 'host',
       title: 'Host',
-      width: 'minmax(180px, 2.4fr)',
+      width: 'minmax(180px, 1.8fr)',
       machine: true,
       cell: (row) => `${oneLine(row.domain)}:${row.port}`,
     },
@@ -59,7 +59,7 @@ export function LogPart({ view, filter }: { view: LogView; filter: Filter }) {
     {
       id: 'why',
       title: 'Decided by',
-      width: 'minmax(120px, 1.4fr)',
+      width: 'minmax(160px, 2.2fr)',
       cell: (row) => (
         <span title={row.reason === undefined ? undefined : oneLine(row.reason)}>
           {row.source}

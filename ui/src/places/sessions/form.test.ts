@@ -73,4 +73,26 @@ describe('the form of a session', () => {
     expect(configuredOf([{ key: 'sandboxEnabled', configured: 'false' }]).sandboxEnabled).toBe(false);
     expect([90, 5_400, 86_400, 61].map(writeSeconds)).toEqual(['90s', '90m', '1d', '61s']);
   });
+
+  it('changes variables each by itself, and keeps what nobody is shown', () => {
+    const form = filled({}, ['KEPT', 'SET', 'GONE']);
+    expect(form.variables.map(({ name, value, change }) => [name, value, change])).toEqual([
+      ['KEPT', '', 'keep'], ['SET', '', 'keep'], ['GONE', '', 'keep'],
+    ]);
+    expect(patchOf({}, form)).toEqual({});
+    const [kept, set, gone] = form.variables;
+    if (kept === undefined || set === undefined || gone === undefined) throw new Error('three variables');
+    const added = { name: ' NEW ', value: 'a=b', had: false, change: 'set' } as const;
+    const changed: Form = {
+      ...form,
+      fuel: '7',
+      variables: [kept, { ...set, value: '', change: 'set' }, { ...gone, change: 'remove' }, added, { ...added, name: '', value: '' }],
+    };
+    expect([wrongOf(changed), patchOf({}, changed)]).toEqual([{}, { env: { SET: '', GONE: null, NEW: 'a=b' }, wasmFuelLimit: 7 }]);
+    for (const name of ['', '1A', 'A B', 'a=b', 'KEPT']) {
+      expect(Object.keys(wrongOf({ ...changed, variables: [kept, { ...added, name }] }))).toEqual(['variables']);
+    }
+    expect(Object.keys(wrongOf({ ...form, fuel: '1.5' }))).toEqual(['fuel']);
+    expect(patchOf({ wasmFuelLimit: 7 }, filled({}))).toEqual({ wasmFuelLimit: null });
+  });
 });

@@ -52,7 +52,7 @@ export function titleOf(command: string): string {
 
 /** How a command stands: a mark, and a word in its place. */
 export interface Ending {
-  mark: 'running' | 'ended' | 'failed' | 'lost';
+  mark: 'running' | 'ended' | 'failed' | 'stopped' | 'lost';
   word: string;
 }
 
@@ -66,7 +66,7 @@ export function ending(command: Pick<Command, 'state' | 'exitCode' | 'signal' | 
   if (command.state === 'running') return { mark: 'running', word: 'running' };
   if (command.state === 'lost') return { mark: 'lost', word: 'lost' };
   if (command.timedOut === true) return { mark: 'failed', word: 'time was up' };
-  if (command.cancelled === true) return { mark: 'failed', word: 'stopped' };
+  if (command.cancelled === true) return { mark: 'stopped', word: 'stopped' };
   if (command.signal !== undefined) {
     return { mark: 'failed', word: `signal ${SIGNALS[command.signal] ?? command.signal}` };
   }

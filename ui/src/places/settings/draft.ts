@@ -61,11 +61,12 @@ export function differs(setting: Setting, draft: Draft): boolean {
 /** Where a value came from, in words: of a file its name and the line. */
 export function from(setting: Setting): string {
   const place = setting.place === undefined ? '' : ` ${setting.place.replace(/^.*\//, '')}`;
+  const line = /^ (.+?):(\d+)(?::\d+)?$/.exec(place);
   switch (setting.origin) {
     case 'default':
       return 'default';
     case 'file':
-      return `from the file${place}`;
+      return line === null ? `from the file${place}` : `from ${line[1]}, line ${line[2]}`;
     case 'secrets':
       return 'from secrets.toml';
     case 'env':

@@ -84,7 +84,7 @@ describe('a draft', () => {
 
   test('where a value came from, and why it stays', () => {
     const place = '/home/me/.moltis/moltis.toml:3:1';
-    expect(from({ ...base, origin: 'file', place })).toBe('from the file moltis.toml:3:1');
+    expect(from({ ...base, origin: 'file', place })).toBe('from moltis.toml, line 3');
     expect(from({ ...base, origin: 'env', place: 'MOLTIS_X' })).toBe('from the environment MOLTIS_X');
     expect(fixed({ ...base, origin: 'env' })).toContain('environment');
     expect(fixed({ ...base, writable: false })).toContain('moltis.toml');
