@@ -1,9 +1,10 @@
 //! What all parts of the API speak of: problems, promises, callers.
 
 use moltis_sandbox::BackendName;
+use serde_json::json;
 
 use super::Named;
-use crate::schema::{has, may, number, object, text};
+use crate::schema::{count, has, may, number, object, text, word};
 
 pub fn all() -> Named {
     vec![
