@@ -3,7 +3,7 @@
 //! The kernel's account of the sandbox's own control group where it can be read in here, else the sum over the processes.
 //! What is read may be written by nobody inside, and there is an end to how much of it is looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -61,13 +61,13 @@ fn descent(root: i32, all: &BTreeMap<i32, Account>) -> impl Iterator<Item = &Acc
     for (pid, found) in all {
         children.entry(found.parent).or_default().push(*pid);
     }
-    let mut next = vec![root];
+    let (mut next, mut counted) = (vec![root], BTreeSet::new());
     std::iter::from_fn(move || {
         loop {
             let pid = next.pop()?;
             // What was read at different moments may seem to go in a circle: each is counted once.
             next.extend(children.remove(&pid).unwrap_or_default());
-            if let Some(found) = all.get(&pid) {
+            if let Some(found) = all.get(&pid).filter(|_| counted.insert(pid)) {
                 return Some(found);
             }
         }
@@ -79,7 +79,9 @@ fn everybody() -> Option<BTreeMap<i32, Account>> {
     let until = Instant::now() + LIMIT;
     let mut all = BTreeMap::new();
     for entry in std::fs::read_dir("/proc").ok()?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
         if all.len() >= MAX_PROCESSES || Instant::now() > until {
             return None;
         }
@@ -122,11 +124,10 @@ impl Group {
             let (Some(root), Some(point)) = (left.next(), left.next()) else { continue };
             let mut right = right.split(' ');
             let (kind, options) = (right.next().unwrap_or_default(), right.nth(1).unwrap_or_default());
+            // A group below what is mounted may be one that others are in too, as where a sandbox sees the machine's mounts.
             let of = |controller: &str| {
                 let group = path_of(groups, controller)?;
-                let below = group.strip_prefix(root.trim_end_matches('/'))?;
-                let at = Path::new(point).join(below.trim_start_matches('/'));
-                (below.is_empty() || below.starts_with('/')).then_some((group, at))
+                (group == root).then(|| (group, PathBuf::from(point)))
             };
             match kind {
                 // The machine's own group has no such files, so that one is never taken for ours.
@@ -205,8 +206,8 @@ mod tests {
         let at = |path: &str| Some(PathBuf::from(path));
         let expected = Group {
             unified: None,
-            memory: at("/sys/fs/cgroup/memory/"),
-            cpuacct: at("/sys/fs/cgroup/cpu,cpuacct/"),
+            memory: at("/sys/fs/cgroup/memory"),
+            cpuacct: at("/sys/fs/cgroup/cpu,cpuacct"),
         };
         assert_eq!(group, expected);
         // Another group's mount, and the machine's own group.
@@ -214,10 +215,12 @@ mod tests {
         let host = "30 29 0:26 / /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n";
         assert_eq!(Group::find("5:memory:/\n", host), Group::default());
         assert_eq!(Group::find("5:memory:/a/../..\n", host), Group::default());
-        let below = Group { memory: at("/sys/fs/cgroup/memory/a/b"), ..Group::default() };
-        assert_eq!(Group::find("5:memory:/a/b\n", host), below);
+        // One that may hold others, since more than it can be seen.
+        assert_eq!(Group::find("5:memory:/a/b\n", host), Group::default());
+        let nested = "30 29 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
+        assert_eq!(Group::find("0::/user.slice\n", nested), Group::default());
         let unified = "30 29 0:26 / /sys/fs/cgroup ro - cgroup2 cgroup rw,nsdelegate\n";
-        let found = Group { unified: at("/sys/fs/cgroup/"), ..Group::default() };
+        let found = Group { unified: at("/sys/fs/cgroup"), ..Group::default() };
         assert_eq!(Group::find("0::/\n", unified), found);
         assert_eq!(Group::find("", "x\n - \n1 2 3 - cgroup2\n"), Group::default());
     }
