@@ -8,6 +8,7 @@
 //! moltis-guest container --socket PATH --owner UID …
 //! moltis-guest relay --socket PATH
 //! moltis-guest uplink UID GID PROGRAM ARGUMENT…
+//! /init, as the first process of a virtual machine's kernel
 //! ```
 
 mod agent;
@@ -24,6 +25,7 @@ mod forward;
 mod guarded;
 mod input;
 mod launch;
+mod machine;
 mod peer;
 mod pending;
 mod poll;
@@ -49,7 +51,10 @@ fn main() {
     if startup::forbid_inspection().is_err() {
         std::process::exit(1);
     }
-    let mut args = std::env::args_os().skip(1);
+    let mut args = std::env::args_os();
+    if machine::is_first(args.next().as_deref()) {
+        machine::run()
+    }
     let mode = args.next().unwrap_or_default();
     let rest: Vec<OsString> = args.collect();
     let code = match mode.as_encoded_bytes() {

@@ -15,6 +15,7 @@
 pub mod frame;
 pub mod hello;
 pub mod launch;
+pub mod machine;
 pub mod message;
 pub mod relay;
 pub mod tar;
