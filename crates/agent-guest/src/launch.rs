@@ -7,7 +7,7 @@ mod chown;
 mod descriptor;
 mod host;
 mod idmap;
-mod loopback;
+pub(crate) mod loopback;
 mod mount;
 mod namespaces;
 mod root;

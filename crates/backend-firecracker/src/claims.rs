@@ -94,6 +94,7 @@ impl Claims {
     }
 
     /// What is taken, in ascending order. Blocks.
+    #[cfg(test)]
     pub fn taken(&self) -> Vec<u32> {
         let Ok(entries) = fs::read_dir(&self.folder) else { return Vec::new() };
         let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());

@@ -224,7 +224,7 @@ fn sparse(from: &mut File, to: &mut File) -> io::Result<()> {
         let hole = rustix::fs::seek(&*from, rustix::fs::SeekFrom::Hole(data)).unwrap_or(length);
         from.seek(SeekFrom::Start(data))?;
         to.seek(SeekFrom::Start(data))?;
-        let copied = io::copy(&mut from.by_ref().take(hole - data), to)?;
+        let copied = io::copy(&mut Read::by_ref(from).take(hole - data), to)?;
         if copied == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

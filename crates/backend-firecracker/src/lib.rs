@@ -3,14 +3,13 @@
 //! ```text
 //! detect     what of Firecracker's needs is here, and what to do about what is not
 //! api        its HTTP API over a Unix socket: shapes, limits, deadlines
-//! machine    one process of it in a working directory of its own, started, found again and ended
-//! jail       the same by `jailer`, where Moltis runs as root
-//! disk       what a machine writes to, without copying what it reads
-//! tap        its network device, for the network `open`
+//! machine    one process of it in a working directory of its own: started, as root by `jailer`; found again; ended
+//! disk       what machines read, shared by all, and what each one writes
+//! tap        a machine's network device, for the network `open`
 //! initrd     what its kernel starts: our agent and modules, made anew from this program
 //! vsock      the way to the agent in it
-//! snapshot   one that was booted once, to begin others from
-//! rootfs     a root file system made of Debian's packages
+//! blueprint  what a machine is made of; snapshot: one that was booted once, to begin others from
+//! claims     numbers that one machine has at a time; record: what is written down of each
 //! backend    sandboxes of all that
 //! ```
 //!
@@ -19,8 +18,115 @@
 #![cfg(target_os = "linux")]
 
 pub mod api;
+mod backend;
+mod blueprint;
+mod claims;
+pub mod detect;
+pub mod disk;
 mod error;
+mod guarantees;
+mod initrd;
 pub mod machine;
+mod place;
 mod program;
+mod record;
+mod snapshot;
+pub mod tap;
+pub mod vsock;
 
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use backend::FirecrackerBackend;
 pub use error::{Error, Result};
+
+/// How the backend is set up.
+#[derive(Clone)]
+pub struct Config {
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// Firecracker itself; its jailer lies beside it.
+    pub firecracker: PathBuf,
+    /// An uncompressed kernel. `<kernel>.modules`, if it is there, is a cpio archive of modules that it needs.
+    pub kernel: PathBuf,
+    /// The root file system, ext4. It is only read.
+    pub rootfs: PathBuf,
+    /// Processors of a machine.
+    pub vcpus: u32,
+    /// Memory of a machine in MiB, where no limit asks for another.
+    pub memory_mb: u32,
+    /// How long a machine may take until it serves.
+    pub serves_within: Duration,
+    /// Whether machines are begun from a snapshot of one that was booted.
+    pub snapshots: bool,
+    /// Told of every step of an opening, so that tests can end the program between any two.
+    pub watch: Option<Watch>,
+}
+
+/// Who is told of steps.
+pub type Watch = Arc<dyn Fn(Step) + Send + Sync>;
+
+/// What an opening has just done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The sandbox's folder is its own.
+    Locked,
+    /// Its numbers are taken.
+    Claimed,
+    /// What is about to be done is written down.
+    Recorded,
+    /// Its network device is there.
+    Connected,
+    /// Its files are there.
+    Furnished,
+    /// Its process has been started.
+    Spawned,
+    /// The process's number is written down.
+    Numbered,
+    /// The process listens.
+    Listening,
+    /// The machine runs.
+    Started,
+    /// Its agent serves.
+    Served,
+}
+
+impl Step {
+    /// All of them, in order.
+    pub const ALL: [Self; 10] = [
+        Self::Locked,
+        Self::Claimed,
+        Self::Recorded,
+        Self::Connected,
+        Self::Furnished,
+        Self::Spawned,
+        Self::Numbered,
+        Self::Listening,
+        Self::Started,
+        Self::Served,
+    ];
+}
+
+impl Config {
+    /// With what is built in.
+    pub fn new(data_dir: PathBuf) -> Self {
+        Self {
+            data_dir,
+            firecracker: "/usr/local/bin/firecracker".into(),
+            kernel: "/opt/moltis/vmlinux".into(),
+            rootfs: "/opt/moltis/rootfs.ext4".into(),
+            vcpus: 2,
+            memory_mb: 512,
+            serves_within: Duration::from_secs(60),
+            snapshots: true,
+            watch: None,
+        }
+    }
+
+    fn tell(&self, step: Step) {
+        if let Some(watch) = &self.watch {
+            watch(step);
+        }
+    }
+}

@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::api::{self, Api};
 use crate::error::{Error, Result};
 pub use console::Console;
-pub use stray::strays;
+pub use stray::{strays, strays_below};
 
 /// How long Firecracker may take until it listens.
 const LISTENS_WITHIN: Duration = Duration::from_secs(20);

@@ -24,6 +24,17 @@ pub fn strays(directory: &Path) -> Vec<Process> {
     found.collect()
 }
 
+/// The same for every root that the jailer makes below this folder. Blocks on `/proc`.
+pub fn strays_below(jail: &Path) -> Vec<Process> {
+    let inside = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    // `<jail>/<program>/<name>/root`
+    let machines = inside(jail).into_iter().flat_map(|program| inside(&program));
+    machines.flat_map(|machine| strays(&machine.join("root"))).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,340 @@
+//! Opening one machine: its folder held, its intent written, its process started, booted or begun from a snapshot, woken and
+//! handed out; or all of it removed.
+
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use moltis_agent::client::Patience;
+use moltis_agent::presence::Presence;
+use moltis_agent::sandbox;
+use moltis_host::record::Whereabouts;
+use moltis_sandbox::{Lifetime, Network, Sandbox, SandboxId, SandboxSpec};
+
+use super::{Served, State, ask, closer, transport_to};
+use crate::blueprint::Blueprint;
+use crate::claims::Claims;
+use crate::detect::Found;
+use crate::disk::Store;
+use crate::error::{Error, Result, long};
+use crate::machine::{Jail, Machine, Program, Spawned};
+use crate::record::{self, Folder, JAIL, Record, WORK};
+use crate::snapshot::Snapshot;
+use crate::tap::{self, PIECES, Tap};
+use crate::{Config, Step};
+
+/// The first of the users that machines have where Moltis is root: far above those of people and of containers.
+const FIRST_USER: u32 = 1_830_000_000;
+
+/// How many there are.
+const USERS: u32 = 1 << 20;
+
+/// Users of machines.
+pub(super) fn users(config: &Config) -> Result<Claims> {
+    Claims::make(config.data_dir.join(record::RUN).join(".users"), "user", USERS)
+}
+
+/// Pieces of network of machines.
+pub(super) fn pieces(config: &Config) -> Result<Claims> {
+    Claims::make(config.data_dir.join(record::RUN).join(".networks"), "piece of network", PIECES)
+}
+
+/// The number of a user among the claims.
+pub(super) fn number_of(user: u32) -> u32 {
+    user.saturating_sub(FIRST_USER)
+}
+
+/// A machine that serves. Dropping a new one that nobody claimed ends it.
+pub(super) struct Opened {
+    served: Option<Served>,
+    is_new: bool,
+    state: Arc<State>,
+    id: SandboxId,
+}
+
+impl Opened {
+    /// Hands it out.
+    pub fn claim(mut self) -> Arc<dyn Sandbox> {
+        let Some(served) = self.served.take() else { unreachable!("it is claimed once") };
+        self.state.hand_out(self.id.clone(), self.is_new, served)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let Some(served) = self.served.take().filter(|_| self.is_new) else { return };
+        let (state, id) = (Arc::clone(&self.state), self.id.clone());
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
+                drop(served.held);
+                // What of it cannot be removed now is swept later.
+                state.remove(&id).await
+            });
+        }
+    }
+}
+
+/// A running machine for this spec: the one that is there, or a new one.
+///
+/// # Errors
+/// Those of every step; nothing is left then.
+pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opened> {
+    let found = state.found().await?;
+    if spec.network.value == Network::Open {
+        long(|| Ok(tap::possible())).await?.map_err(no_open)?;
+    }
+    let id = spec.id();
+    state.sweep_if_due(&id).await;
+    let data_dir = state.config.data_dir.clone();
+    let run = long(move || record::make(&data_dir)).await?;
+    let folder = run.lock(&id).await?;
+    state.config.tell(Step::Locked);
+    let (looked, mut folder) = long(move || Ok((folder.look(), folder))).await?;
+    let opened = |served, is_new| Opened { served: Some(served), is_new, state: Arc::clone(state), id: id.clone() };
+    match looked {
+        Some((record, Whereabouts::Elsewhere)) => {
+            folder.keep(true);
+            return Err(moltis_host::Error::Elsewhere(record.pid).into());
+        }
+        Some((record, Whereabouts::Here(process))) => {
+            folder.keep(true);
+            if record.fingerprint == spec.fingerprint() {
+                let transport = transport_to(&record.work, &process);
+                let handle = process.try_clone().map_err(Error::folder(&record.work))?;
+                match ask(handle, transport, Some(spec)).await {
+                    (Presence::Answers, Some(served)) => return Ok(opened(served, false)),
+                    // It may be in use.
+                    (Presence::Silent(error), _) => return Err(error.into()),
+                    // It is over, or cannot be used any more.
+                    _ => {}
+                }
+            }
+            closer::end(&process).await?;
+            state.clear(&id, folder, Some(&record)).await?;
+            folder = run.lock(&id).await?;
+        }
+        Some((record, Whereabouts::Over)) => {
+            state.clear(&id, folder, Some(&record)).await?;
+            folder = run.lock(&id).await?;
+        }
+        None => {}
+    }
+    let (blueprint, store) = Blueprint::make(&state.config, spec).await?;
+    let fingerprint = blueprint.fingerprint(&found.version, found.jailer.is_some());
+    let fingerprint = fingerprint.filter(|_| state.config.snapshots);
+    let snapshot = match fingerprint.clone() {
+        Some(fingerprint) => {
+            let store = store.clone();
+            long(move || Ok(Snapshot::find(&store, &fingerprint))).await?
+        }
+        None => None,
+    };
+    let making = Making { state, spec, found: &found, blueprint: &blueprint, store: &store, fingerprint };
+    if let Some(snapshot) = snapshot {
+        match making.make(folder, Some(&snapshot)).await {
+            Ok(served) => return Ok(opened(served, true)),
+            // Nothing ran in it. A snapshot that cannot be begun from, as on another processor, is of no use.
+            Err(error @ (Error::Fault { .. } | Error::Died { .. } | Error::GuestSilent { .. })) => {
+                tracing::warn!(%error, "a machine could not be begun from its snapshot, and is booted");
+                let discard = snapshot.clone();
+                long(move || {
+                    discard.discard();
+                    Ok(())
+                })
+                .await?;
+                folder = run.lock(&id).await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(opened(making.make(folder, None).await?, true))
+}
+
+fn no_open(why: String) -> Error {
+    let what = moltis_sandbox::Diagnosis::new("firecracker-network-open", "a machine cannot have network `open` here");
+    Error::Refused(what.cause(why).fix("use `network = \"trusted\"` with `trusted_domains = [\"*\"]`"))
+}
+
+/// What an opening has in hand.
+struct Making<'a> {
+    state: &'a Arc<State>,
+    spec: &'a SandboxSpec,
+    found: &'a Found,
+    blueprint: &'a Blueprint,
+    store: &'a Store,
+    fingerprint: Option<String>,
+}
+
+impl Making<'_> {
+    /// Makes it, or removes what was made.
+    async fn make(&self, folder: Folder, snapshot: Option<&Snapshot>) -> Result<Served> {
+        let id = self.spec.id();
+        let mut folder = folder;
+        // From here on it is removed by name, with all that belongs to it.
+        folder.keep(true);
+        let mut record = None;
+        match self.steps(&mut folder, &mut record, snapshot).await {
+            Ok(served) => Ok(served),
+            Err(error) => {
+                // What cannot be removed now is swept later.
+                let _ = self.state.clear(&id, folder, record.as_ref()).await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn steps(
+        &self,
+        folder: &mut Folder,
+        written: &mut Option<Record>,
+        snapshot: Option<&Snapshot>,
+    ) -> Result<Served> {
+        let config = &self.state.config;
+        let id = self.spec.id();
+        let mut record = self.claim(folder, snapshot.is_some()).await?;
+        *written = Some(record.clone());
+        config.tell(Step::Claimed);
+        folder.write(&record)?;
+        config.tell(Step::Recorded);
+        let tap = record.tap.clone().map(|(name, piece)| Tap { name, piece });
+        if let Some(tap) = &tap {
+            tap.make(record.user.unwrap_or_else(|| rustix::process::geteuid().as_raw())).await?;
+        }
+        config.tell(Step::Connected);
+        self.furnish(folder, &record, snapshot).await?;
+        config.tell(Step::Furnished);
+        let program = self.program(folder, &record);
+        let (work, name) = (record.work.clone(), id.as_str().to_owned());
+        let spawned = long(move || Spawned::start(&program, &work, &name)).await?;
+        config.tell(Step::Spawned);
+        (record.pid, record.started) =
+            spawned.number().ok_or_else(|| Error::Died { said: String::new() })?;
+        *written = Some(record.clone());
+        folder.rewrite(&record)?;
+        config.tell(Step::Numbered);
+        let mut machine = spawned.listens().await?;
+        config.tell(Step::Listening);
+        let served = self.begin(&machine, &record, tap.as_ref(), snapshot).await;
+        let served = match served {
+            Ok(served) => served,
+            Err(error) => {
+                let error = with_words(machine.why(error).await, &machine);
+                machine.kill().await?;
+                return Err(error);
+            }
+        };
+        machine.console.close();
+        config.tell(Step::Served);
+        Ok(served)
+    }
+
+    /// Takes the machine's numbers.
+    async fn claim(&self, folder: &Folder, restored: bool) -> Result<Record> {
+        let (config, id) = (self.state.config.clone(), self.spec.id());
+        let base = folder.path().to_owned();
+        let (jailed, open) = (self.found.jailer.is_some(), self.spec.network.value == Network::Open);
+        let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let fingerprint = self.spec.fingerprint();
+        let firecracker = config.firecracker.clone();
+        long(move || {
+            let mut record = Record::intent(fingerprint, created_secs, base.join(WORK));
+            record.restored = restored;
+            if jailed {
+                let user = FIRST_USER + users(&config)?.take(&id, |_| true)?;
+                record.user = Some(user);
+                let jail = Jail { jailer: PathBuf::new(), base: base.join(JAIL), uid: user };
+                record.work = jail.root(&firecracker, id.as_str());
+            }
+            if open {
+                let piece = pieces(&config)?.take(&id, |number| !tap::in_use(tap::piece(number)));
+                let tap = Tap::new(&config.data_dir, &id, piece?);
+                record.tap = Some((tap.name, tap.piece));
+            }
+            Ok(record)
+        })
+        .await
+    }
+
+    fn program(&self, folder: &Folder, record: &Record) -> Program {
+        let jail = self.found.jailer.clone().zip(record.user);
+        let jail = jail.map(|(jailer, uid)| Jail { jailer, base: folder.path().join(JAIL), uid });
+        Program { firecracker: self.state.config.firecracker.clone(), jail }
+    }
+
+    async fn furnish(&self, folder: &Folder, record: &Record, snapshot: Option<&Snapshot>) -> Result<()> {
+        let top = if record.user.is_some() { JAIL } else { WORK };
+        folder.make_folder(top, 0o700)?;
+        let (work, user) = (record.work.clone(), record.user);
+        let (blueprint, snapshot) = (self.blueprint.clone(), snapshot.cloned());
+        long(move || {
+            let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&work);
+            made.map_err(Error::folder(&work))?;
+            match snapshot {
+                Some(snapshot) => snapshot.furnish(&blueprint, &work, user),
+                None => blueprint.furnish(&work, user),
+            }
+        })
+        .await
+    }
+
+    /// Boots it or begins it from a snapshot, wakes it, and takes it.
+    async fn begin(
+        &self,
+        machine: &Machine,
+        record: &Record,
+        tap: Option<&Tap>,
+        snapshot: Option<&Snapshot>,
+    ) -> Result<Served> {
+        let config = &self.state.config;
+        match snapshot {
+            Some(_) => Snapshot::load(machine).await?,
+            None => self.blueprint.boot(&machine.api, tap).await?,
+        }
+        config.tell(Step::Started);
+        let process = machine.process.try_clone().map_err(Error::folder(&record.work))?;
+        let transport = Arc::new(transport_to(&record.work, &process)?);
+        transport.wake(config.serves_within).await?;
+        if let (None, Some(fingerprint)) = (snapshot, &self.fingerprint) {
+            let taken = Snapshot::take(machine, self.blueprint, self.store, fingerprint, &record.work).await;
+            match taken {
+                Ok(true) => {}
+                Ok(false) => tracing::warn!("there is no room for a snapshot: machines are booted"),
+                // This one serves all the same, unless it stands still.
+                Err(error) => {
+                    tracing::warn!(%error, "no snapshot could be taken: machines are booted");
+                    if !machine.api.is_running().await? {
+                        machine.api.resume().await?;
+                    }
+                }
+            }
+        }
+        let patience = Patience::default();
+        let held = match self.spec.lifetime {
+            Lifetime::Ephemeral => {
+                let held = sandbox::hold(&*transport, patience).await?;
+                sandbox::configure(&*transport, 0, patience).await?;
+                Some(held)
+            }
+            Lifetime::Idle(idle) => {
+                sandbox::configure(&*transport, millis(idle), patience).await?;
+                None
+            }
+        };
+        Ok(Served { process, transport, held })
+    }
+}
+
+/// The same error with what the console said.
+fn with_words(error: Error, machine: &Machine) -> Error {
+    match error {
+        Error::GuestSilent { within, .. } => Error::GuestSilent { within, said: machine.console.words() },
+        Error::Died { said } if said.is_empty() => Error::Died { said: machine.console.words() },
+        error => error,
+    }
+}
+
+/// A time as the protocol has it; never 0, which would mean for ever.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1)
+}

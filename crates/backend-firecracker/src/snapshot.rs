@@ -1,0 +1,132 @@
+//! A machine that was booted once and had not been used: its memory, devices and disk, from which others begin. Kept in the
+//! store under a name that says what it was made of, and never changed.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use crate::api::body::{SnapshotCreate, SnapshotLoad};
+use crate::blueprint::{Blueprint, DISK};
+use crate::disk::{self, Store};
+use crate::error::{Error, Result, long};
+use crate::machine::Machine;
+
+/// Names of its files, in the store and in working directories.
+const STATE: &str = "snapshot.state";
+const MEMORY: &str = "snapshot.memory";
+
+/// Bytes that stay free when one is taken.
+const KEPT_FREE: u64 = 2 << 30;
+
+/// One in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    folder: PathBuf,
+}
+
+impl Snapshot {
+    fn of(store: &Store, fingerprint: &str) -> Self {
+        Self { folder: store.folder().join(format!("snapshot-{fingerprint}")) }
+    }
+
+    /// The one of this fingerprint, if there is one. Blocks.
+    pub fn find(store: &Store, fingerprint: &str) -> Option<Self> {
+        let this = Self::of(store, fingerprint);
+        // It appears whole or not at all.
+        this.folder.is_dir().then_some(this)
+    }
+
+    /// Puts into a working directory what a process needs to begin from it. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Folder`].
+    pub fn furnish(&self, blueprint: &Blueprint, work: &Path, user: Option<u32>) -> Result<()> {
+        for name in [STATE, MEMORY] {
+            disk::link(&self.folder.join(name), work, name)?;
+        }
+        blueprint.furnish_disks(work, &self.folder.join(DISK), user)
+    }
+
+    /// Lets a process become it, and go on at once.
+    ///
+    /// # Errors
+    /// Those of the API.
+    pub async fn load(machine: &Machine) -> Result<()> {
+        machine.api.load_snapshot(&SnapshotLoad::file(STATE, MEMORY, true)).await
+    }
+
+    /// Removes it. Machines that began from it go on. Blocks.
+    pub fn discard(&self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+
+    /// Takes one of a machine that serves and has not been used, which goes on. Nothing of it is left when it fails.
+    ///
+    /// # Errors
+    /// Those of the API, [`Error::Folder`].
+    pub async fn take(
+        machine: &Machine,
+        blueprint: &Blueprint,
+        store: &Store,
+        fingerprint: &str,
+        work: &Path,
+    ) -> Result<bool> {
+        let this = Self::of(store, fingerprint);
+        let (folder, needed) = (store.folder().to_owned(), blueprint.memory() + KEPT_FREE);
+        let room = long(move || {
+            let found = rustix::fs::statvfs(&folder).map_err(Error::folder(&folder))?;
+            Ok(found.f_bavail.saturating_mul(found.f_frsize) > needed)
+        });
+        if !room.await? {
+            return Ok(false);
+        }
+        machine.api.pause().await?;
+        let taken = async {
+            machine.api.create_snapshot(&SnapshotCreate::full(STATE, MEMORY)).await?;
+            let work = work.to_owned();
+            long(move || this.keep(&work)).await
+        };
+        let taken = taken.await;
+        // Whatever came of it: somebody waits for the machine.
+        machine.api.resume().await?;
+        let left = work.to_owned();
+        let _ = long(move || {
+            for name in [STATE, MEMORY] {
+                let _ = fs::remove_file(left.join(name));
+            }
+            Ok(())
+        })
+        .await;
+        taken.map(|()| true)
+    }
+
+    fn keep(&self, work: &Path) -> Result<()> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(Error::folder(&self.folder))?;
+        let draft = Draft(self.folder.with_file_name(format!(".snapshot-{:016x}", u64::from_ne_bytes(random))));
+        fs::DirBuilder::new().mode(0o700).create(&draft.0).map_err(Error::folder(&draft.0))?;
+        let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        for name in [STATE, MEMORY] {
+            let to = draft.0.join(name);
+            fs::rename(work.join(name), &to).map_err(Error::folder(&to))?;
+            chown(&to, Some(ours.0), Some(ours.1)).map_err(Error::folder(&to))?;
+            fs::set_permissions(&to, Permissions::from_mode(0o444)).map_err(Error::folder(&to))?;
+        }
+        disk::own(&work.join(DISK), &draft.0, DISK)?;
+        match fs::rename(&draft.0, &self.folder) {
+            // Another process was faster with the same one.
+            Err(_) if self.folder.is_dir() => Ok(()),
+            renamed => renamed.map_err(Error::folder(&self.folder)),
+        }
+    }
+}
+
+/// A folder that is removed with this, unless it has moved on.
+struct Draft(PathBuf);
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
