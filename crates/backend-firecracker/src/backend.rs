@@ -64,6 +64,8 @@ impl FirecrackerBackend {
             let Some(run) = record::find(&data_dir) else { return Ok(None) };
             let Some((record, _, whereabouts)) = run.look(&id) else { return Ok(None) };
             match whereabouts {
+                // Whoever makes it is not done, or died.
+                Whereabouts::Here(_) if !record.served => Ok(None),
                 Whereabouts::Here(process) => {
                     let transport = transport_to(&record.work, &process);
                     Ok(Some((record, process, transport)))
@@ -223,7 +225,7 @@ impl Backend for FirecrackerBackend {
         let listed = long(move || {
             let Some(run) = record::find(&data_dir) else { return Ok(Vec::new()) };
             let known = run.ids().into_iter().filter_map(|id| {
-                let (record, _, whereabouts) = run.look(&id)?;
+                let (record, _, whereabouts) = run.look(&id).filter(|(record, _, _)| record.served)?;
                 let Record { fingerprint, created_secs, .. } = record;
                 let running = !matches!(whereabouts, Whereabouts::Over);
                 Some(SandboxRecord { id, fingerprint, running, created_secs })

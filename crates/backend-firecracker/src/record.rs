@@ -67,6 +67,8 @@ pub struct Record {
     pub tap: Option<(String, u32)>,
     /// Whether it was begun from a snapshot.
     pub restored: bool,
+    /// Whether it was handed out. One that was not, and that nobody holds the lock of, is left over, though it lives.
+    pub served: bool,
 }
 
 impl Record {
@@ -82,6 +84,7 @@ impl Record {
             user: None,
             tap: None,
             restored: false,
+            served: false,
         }
     }
 }

@@ -88,7 +88,7 @@ async fn a_number_that_has_become_another_s_is_not_killed() {
     use std::os::unix::fs::MetadataExt;
     let record = serde_json::json!({
         "pid": other.id(), "started": 1, "realm": moltis_host::process::pid_realm(), "fingerprint": "f",
-        "createdSecs": 1, "work": folder.join("vm"), "user": null, "tap": null, "restored": false,
+        "createdSecs": 1, "work": folder.join("vm"), "user": null, "tap": null, "restored": false, "served": true,
         "device": found.dev(), "inode": found.ino(),
     });
     std::fs::write(folder.join("sandbox.json"), record.to_string()).unwrap();

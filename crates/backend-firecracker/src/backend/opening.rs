@@ -99,7 +99,7 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
         }
         Some((record, Whereabouts::Here(process))) => {
             folder.keep(true);
-            if record.fingerprint == spec.fingerprint() {
+            if record.served && record.fingerprint == spec.fingerprint() {
                 let transport = transport_to(&record.work, &process);
                 let handle = process.try_clone().map_err(Error::folder(&record.work))?;
                 match ask(handle, transport, Some(spec)).await {
@@ -225,6 +225,9 @@ impl Making<'_> {
             }
         };
         machine.console.close();
+        record.served = true;
+        *written = Some(record.clone());
+        folder.rewrite(&record)?;
         config.tell(Step::Served);
         Ok(served)
     }

@@ -66,11 +66,16 @@ impl State {
     }
 }
 
-/// Whether this folder is what a machine left that is over. Without a record it was never started.
+/// Whether this folder is what a machine left that is over, or that was never handed out: whoever was making it held its
+/// lock.
 fn is_left(run: &RunDir, id: &SandboxId) -> bool {
     if run.is_foreign(id) {
         return false;
     }
     let Some(record) = run.record(id) else { return true };
-    run.open(id).is_some_and(|folder| matches!(run.whereabouts(&record, folder), Whereabouts::Over))
+    run.open(id).is_some_and(|folder| match run.whereabouts(&record, folder) {
+        Whereabouts::Over => true,
+        Whereabouts::Here(_) => !record.served,
+        Whereabouts::Elsewhere => false,
+    })
 }
