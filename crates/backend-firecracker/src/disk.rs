@@ -200,7 +200,8 @@ pub fn reflinks(store: &Store) -> bool {
     from.write_all(&[1; 4096]).is_ok() && rustix::fs::ioctl_ficlone(&to, &from).is_ok()
 }
 
-fn copy_of(from: &mut File, to: &mut File) -> io::Result<()> {
+/// Copies all of a file into an empty one: by reference where the file system can, else without its holes. Blocks.
+pub(crate) fn copy_of(from: &mut File, to: &mut File) -> io::Result<()> {
     if rustix::fs::ioctl_ficlone(&*to, &*from).is_ok() {
         return Ok(());
     }

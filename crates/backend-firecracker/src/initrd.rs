@@ -19,6 +19,7 @@ const MAX_MODULES: u64 = 256 << 20;
 
 const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
+const PLAIN: u32 = 0o100_644;
 const DEVICE: u32 = 0o020_600;
 
 /// The archive, in the store: its name says what is in it. `modules` is a cpio archive (`newc`, as kernels unpack it) with
@@ -50,13 +51,39 @@ pub fn keep(store: &Store, modules: &Path) -> Result<PathBuf> {
     })
 }
 
-/// Folders, `/dev/console`, and the agent.
-fn write(archive: &mut impl Write, agent: &[u8]) -> io::Result<()> {
-    let mut inode = 0;
-    let mut entry = |name: &str, mode: u32, device: (u32, u32), content: &[u8]| {
-        inode += 1;
+/// A cpio archive as kernels unpack it.
+pub struct Archive<W> {
+    to: W,
+    inode: u32,
+}
+
+impl<W: Write> Archive<W> {
+    /// An empty one.
+    pub fn new(to: W) -> Self {
+        Self { to, inode: 0 }
+    }
+
+    /// Adds a file.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn file(&mut self, name: &str, content: &[u8]) -> io::Result<()> {
+        self.entry(name, PLAIN, (0, 0), content)
+    }
+
+    /// Nothing follows.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub fn end(&mut self) -> io::Result<()> {
+        self.entry("TRAILER!!!", 0, (0, 0), b"")?;
+        self.to.flush()
+    }
+
+    fn entry(&mut self, name: &str, mode: u32, device: (u32, u32), content: &[u8]) -> io::Result<()> {
+        self.inode += 1;
         let fields = [
-            inode,
+            self.inode,
             mode,
             0,
             0,
@@ -71,19 +98,24 @@ fn write(archive: &mut impl Write, agent: &[u8]) -> io::Result<()> {
             0,
         ];
         let header: String = fields.iter().map(|field| format!("{field:08x}")).collect();
-        write!(archive, "070701{header}{name}\0")?;
+        write!(self.to, "070701{header}{name}\0")?;
         // The header is 110 bytes; name and content end at a multiple of four.
-        archive.write_all(&[0; 3][..(4 - (110 + name.len() + 1) % 4) % 4])?;
-        archive.write_all(content)?;
-        archive.write_all(&[0; 3][..(4 - content.len() % 4) % 4])
-    };
+        self.to.write_all(&[0; 3][..(4 - (110 + name.len() + 1) % 4) % 4])?;
+        self.to.write_all(content)?;
+        self.to.write_all(&[0; 3][..(4 - content.len() % 4) % 4])
+    }
+}
+
+/// Folders, `/dev/console`, and the agent.
+fn write(to: &mut impl Write, agent: &[u8]) -> io::Result<()> {
+    let mut archive = Archive::new(to);
     for folder in ["dev", "proc", "sys", "modules", "lower", "upper", "root"] {
-        entry(folder, DIRECTORY, (0, 0), b"")?;
+        archive.entry(folder, DIRECTORY, (0, 0), b"")?;
     }
     // Without it the first process has no standard streams.
-    entry("dev/console", DEVICE, (5, 1), b"")?;
-    entry(&INIT[1..], PROGRAM, (0, 0), agent)?;
-    entry("TRAILER!!!", 0, (0, 0), b"")
+    archive.entry("dev/console", DEVICE, (5, 1), b"")?;
+    archive.entry(&INIT[1..], PROGRAM, (0, 0), agent)?;
+    archive.end()
 }
 
 #[cfg(test)]

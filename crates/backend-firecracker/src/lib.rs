@@ -8,6 +8,7 @@
 //! tap        a machine's network device, for the network `open`
 //! initrd     what its kernel starts: our agent and modules, made anew from this program
 //! vsock      the way to the agent in it
+//! rootfs     a kernel and a root file system made of Debian's packages
 //! blueprint  what a machine is made of; snapshot: one that was booted once, to begin others from
 //! claims     numbers that one machine has at a time; record: what is written down of each
 //! backend    sandboxes of all that
@@ -30,6 +31,7 @@ pub mod machine;
 mod place;
 mod program;
 mod record;
+mod rootfs;
 mod snapshot;
 pub mod tap;
 pub mod vsock;

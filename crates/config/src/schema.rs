@@ -266,11 +266,11 @@ section! {
         daytona_image: optional Word = "", "E";
         /// The Firecracker program
         firecracker_bin: required AbsolutePath = PathBuf::from("/usr/local/bin/firecracker"), "";
-        /// Uncompressed Linux kernel that Firecracker boots
+        /// Uncompressed Linux kernel that Firecracker boots; modules that it needs lie beside it, in `<kernel>.modules`
         firecracker_kernel: required AbsolutePath = PathBuf::from("/opt/moltis/vmlinux"), "";
-        /// Root file system that Firecracker boots
+        /// Root file system (ext4) of Firecracker's machines, which only read it
         firecracker_rootfs: required AbsolutePath = PathBuf::from("/opt/moltis/rootfs.ext4"), "";
-        /// Private key for SSH into the root file system
+        /// Private key for SSH into the root file system; our agent serves every one
         firecracker_ssh_key: required AbsolutePath = PathBuf::from("/opt/moltis/ssh_key"), "";
         /// Processors of a Firecracker machine
         firecracker_vcpus: required Integer<1, 32> = 2, "";

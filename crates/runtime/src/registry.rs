@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use moltis_backend_container::ContainerBackend;
 use moltis_backend_container::engine::{EngineKind, Environment};
+use moltis_backend_firecracker::FirecrackerBackend;
 use moltis_backend_host::{NoneBackend, RestrictedHostBackend};
 use moltis_backend_namespaces::NamespacesBackend;
 use moltis_config::{BackendChoice, Config};
@@ -79,6 +80,7 @@ impl Registry {
         backends.push(Arc::new(NamespacesBackend::new(namespaces)));
         backends.push(Arc::new(RestrictedHostBackend::new(host.clone())));
         backends.push(Arc::new(NoneBackend::new(host)));
+        backends.push(Arc::new(firecracker(config)));
         backends.extend(wasm(config, config_dir.clone()));
         Self { backends, config_dir }
     }
@@ -125,6 +127,19 @@ impl Registry {
     pub fn get(&self, name: BackendName) -> Option<&Arc<dyn Backend>> {
         self.backends.iter().find(|backend| backend.name() == name)
     }
+}
+
+/// Local microVMs.
+fn firecracker(config: &Config) -> FirecrackerBackend {
+    let sandbox = &config.tools.exec.sandbox;
+    let mut machines = moltis_backend_firecracker::Config::new(config.data_dir.value.clone());
+    machines.firecracker.clone_from(&sandbox.firecracker_bin.value);
+    machines.kernel.clone_from(&sandbox.firecracker_kernel.value);
+    machines.rootfs.clone_from(&sandbox.firecracker_rootfs.value);
+    // Both are bounded where they are read.
+    machines.vcpus = u32::try_from(sandbox.firecracker_vcpus.value).unwrap_or(2);
+    machines.memory_mb = u32::try_from(sandbox.firecracker_memory_mb.value).unwrap_or(512);
+    FirecrackerBackend::new(machines)
 }
 
 /// Sandboxes at providers, if this program was built with them. One without a token says what is missing, and asks
