@@ -155,7 +155,7 @@ async fn files(sandbox: &Arc<dyn Sandbox>) {
     let files: &dyn Files = sandbox.files();
     let path = GuestPath::new("/home/sandbox/here").unwrap();
     assert_eq!(text(sandbox, "printf written > /home/sandbox/here; cat /home/sandbox/here").await, "written");
-    let found = files.stat(&path).await.unwrap();
+    let found = files.stat(&path, false).await.unwrap();
     println!("  file: {} bytes", found.size);
 }
 
