@@ -73,7 +73,8 @@ impl Image {
             return Ok(Self(folder));
         }
         for (program, package) in NEEDS {
-            find(program).ok_or_else(|| Trouble::Lacking(format!("there is no {program} (package {package})")))?;
+            find(program)
+                .ok_or_else(|| Trouble::Lacking(format!("there is no {program} (package {package})")))?;
         }
         println!("building the lab's machine into {}", folder.display());
         // Whole or not at all: a run may be broken off.
@@ -140,5 +141,10 @@ fn done(command: &mut Command) -> Result<(), Trouble> {
     if ended.good() {
         return Ok(());
     }
-    Err(Trouble::Failed(format!("{:?} ended with {}: {}", command.get_program(), ended.code, ended.all().trim())))
+    Err(Trouble::Failed(format!(
+        "{:?} ended with {}: {}",
+        command.get_program(),
+        ended.code,
+        ended.all().trim()
+    )))
 }

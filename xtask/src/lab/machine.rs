@@ -59,7 +59,8 @@ impl Machine {
     /// Starts it, with the files of a folder as its second disk, and waits until it can be logged in to.
     pub fn start(image: Image, bring: &Path) -> Result<Self, Trouble> {
         for (program, package) in [("qemu-system-x86_64", "qemu-system-x86"), ("ssh", "openssh-client")] {
-            find(program).ok_or_else(|| Trouble::Lacking(format!("there is no {program} (package {package})")))?;
+            find(program)
+                .ok_or_else(|| Trouble::Lacking(format!("there is no {program} (package {package})")))?;
         }
         if helped()? {
             match Self::boot(&image, bring, true) {
@@ -116,11 +117,18 @@ impl Machine {
     /// What a person types to get in.
     pub fn words(&self, login: Login) -> Vec<String> {
         let option = |name: &str, value: &Path| ["-o".to_owned(), format!("{name}={}", value.display())];
-        let mut words: Vec<String> = ["ssh", "-F", "none", "-p", &self.port.to_string()].map(str::to_owned).into();
+        let mut words: Vec<String> =
+            ["ssh", "-F", "none", "-p", &self.port.to_string()].map(str::to_owned).into();
         words.extend(option("IdentityFile", &self.image.file("key")));
         words.extend(option("UserKnownHostsFile", &self.image.file("known_hosts")));
         words.extend(option("ControlPath", &self.scratch.0.join(login.name())));
-        for fixed in ["HostKeyAlias=lab", "IdentitiesOnly=yes", "BatchMode=yes", "LogLevel=ERROR", "ConnectTimeout=120"] {
+        for fixed in [
+            "HostKeyAlias=lab",
+            "IdentitiesOnly=yes",
+            "BatchMode=yes",
+            "LogLevel=ERROR",
+            "ConnectTimeout=120",
+        ] {
             words.extend(["-o".to_owned(), fixed.to_owned()]);
         }
         words
@@ -232,14 +240,23 @@ impl Parts {
 
 fn qemu(image: &Image, scratch: &Path, port: u16, helped: bool) -> Vec<String> {
     let disk = |file: &Path, more: &str| format!("file={},format=raw,if=virtio,{more}", file.display());
-    let mut words: Vec<String> = ["qemu-system-x86_64", "-M", "q35", "-smp", "2", "-m", "4096"].map(str::to_owned).into();
+    let mut words: Vec<String> =
+        ["qemu-system-x86_64", "-M", "q35", "-smp", "2", "-m", "4096"].map(str::to_owned).into();
     // Nested virtualisation is what Firecracker needs in there.
-    let how: &[&str] = if helped { &["-accel", "kvm", "-cpu", "host"] } else { &["-accel", "tcg,thread=multi", "-cpu", "EPYC,+svm"] };
+    let how: &[&str] = if helped {
+        &["-accel", "kvm", "-cpu", "host"]
+    } else {
+        &["-accel", "tcg,thread=multi", "-cpu", "EPYC,+svm"]
+    };
     words.extend(how.iter().map(|word| (*word).to_owned()));
     words.extend(["-nodefaults", "-display", "none", "-device", "virtio-rng-pci"].map(str::to_owned));
     words.extend(["-kernel".into(), image.file("vmlinuz").display().to_string()]);
     words.extend(["-initrd".into(), image.file("initrd").display().to_string()]);
-    words.extend(["-append".into(), "root=/dev/vda rw console=ttyS0 quiet panic=-1".into(), "-no-reboot".into()]);
+    words.extend([
+        "-append".into(),
+        "root=/dev/vda rw console=ttyS0 quiet no_timer_check panic=-1".into(),
+        "-no-reboot".into(),
+    ]);
     words.extend(["-drive".into(), disk(&image.file("disk"), "snapshot=on,cache=unsafe")]);
     words.extend(["-drive".into(), disk(Path::new("/dev/stdin"), "readonly=on")]);
     words.extend(["-netdev".into(), format!("user,id=net,hostfwd=tcp:127.0.0.1:{port}-:22")]);

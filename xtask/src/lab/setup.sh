@@ -45,10 +45,12 @@ ExecStart=/bin/sh -c 'echo lab-ready > /dev/ttyS0'
 WantedBy=multi-user.target
 END
 chroot . systemctl --quiet enable systemd-networkd lab-ready
+# It starts by its socket, when somebody asks.
+chroot . systemctl --quiet disable podman.service
 # What only takes time here.
 chroot . systemctl --quiet mask getty@tty1.service serial-getty@ttyS0.service e2scrub_reap.service \
     systemd-networkd-wait-online.service systemd-pstore.service podman-auto-update.service podman-auto-update.timer \
-    podman-restart.service podman.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
+    podman-restart.service apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer \
     e2scrub_all.timer fstrim.timer
 chroot . systemctl --quiet set-default multi-user.target
 

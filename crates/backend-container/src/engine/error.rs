@@ -49,6 +49,14 @@ pub enum EngineError {
         /// What to do.
         fix: String,
     },
+    /// It runs without root and has no ids for a container.
+    #[error("Podman cannot map ids here: {cause}")]
+    NoIds {
+        /// What stands in the way.
+        cause: String,
+        /// What to do.
+        fix: String,
+    },
     /// It could not be asked for want of something that is ours: descriptors, processes, memory. That says nothing of
     /// the engine.
     #[error("{engine} could not be asked: {cause}")]
@@ -166,6 +174,7 @@ impl From<EngineError> for Error {
                 unavailable("engine-permission", "run as the user that the socket belongs to".to_owned())
             }
             EngineError::Endpoint { fix, .. } => unavailable("engine-endpoint", fix),
+            EngineError::NoIds { fix, .. } => unavailable("podman-no-ids", fix),
             EngineError::NotAsked { .. } => unavailable(
                 "engine-not-asked",
                 "raise the limit that is reached (`ulimit -n`, `ulimit -u`), or end something".to_owned(),

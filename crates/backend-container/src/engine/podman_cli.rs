@@ -3,6 +3,7 @@
 mod arguments;
 mod build;
 mod exec;
+mod ids;
 mod run;
 mod terminal;
 
@@ -143,6 +144,7 @@ struct Told {
 #[serde(default, rename_all = "camelCase")]
 struct ToldHost {
     service_is_remote: bool,
+    id_mappings: ids::Mapped,
 }
 
 #[async_trait]
@@ -156,6 +158,11 @@ impl Engine for PodmanCli {
     }
 
     async fn info(&self) -> Result<EngineInfo> {
+        let local = self.place == Place::Here && !self.program.is_remote();
+        if local {
+            let status = tokio::fs::read_to_string("/proc/self/status").await.unwrap_or_default();
+            ids::allowed(&status)?;
+        }
         let said = self.ask(QUESTION, "describe itself", &["info", "--format", "json"]).await?;
         if said.code != 0 {
             // One that cannot even say what it is cannot be used at all, whatever it says of why.
@@ -166,8 +173,11 @@ impl Engine for PodmanCli {
             message: message(&error.to_string()),
         };
         let told: Podman = serde_json::from_slice(&said.stdout).map_err(wrong)?;
-        let remote =
-            serde_json::from_slice::<Told>(&said.stdout).is_ok_and(|told| told.host.service_is_remote);
+        let beside: Told = serde_json::from_slice(&said.stdout).unwrap_or_default();
+        let remote = beside.host.service_is_remote;
+        if local && !remote && told.is_rootless() {
+            beside.host.id_mappings.enough()?;
+        }
         let place = if remote && self.place == Place::Here { Place::Remote } else { self.place };
         told.read(place, None, Default::default())
             .settle(ENGINE, &self.environment, place == Place::Here)

@@ -69,8 +69,10 @@ impl Place {
                 shown.display()
             ));
         }
-        // Controllers cannot be handed down from a group that holds processes. We may move ourselves, nobody else.
-        if processes(own) != [pid] {
+        // Controllers cannot be handed down from a group that holds processes. We may move ourselves, and in a service's
+        // own group what has come of us: an engine's program leaves a process that holds its namespaces. Nobody else.
+        let service = own.extension().is_some_and(|end| end == "service") && is_delegated(own);
+        if processes(own) != [pid] && !service {
             return Err(format!(
                 "other processes share the control group {}: run Moltis as a service of its own with Delegate=yes",
                 shown.display()
@@ -102,8 +104,7 @@ impl Place {
     pub fn create(&self, name: &str, values: &Values) -> Result<Group> {
         if self.step_aside {
             make(&self.base.join(ASIDE))?;
-            let procs = self.base.join(ASIDE).join("cgroup.procs");
-            write(&procs, "0").map_err(|error| failed(procs.display(), error))?;
+            step_aside(&self.base)?;
         }
         make(&self.parent())?;
         for group in [&self.base, &self.parent()] {
@@ -137,6 +138,29 @@ impl Place {
         }
         Ok(group)
     }
+}
+
+/// Moves this process, and what else is in a service's group, into the leaf beside the sandboxes' groups.
+fn step_aside(base: &Path) -> Result<()> {
+    let procs = base.join(ASIDE).join("cgroup.procs");
+    write(&procs, "0").map_err(|error| failed(procs.display(), error))?;
+    // What is being forked meanwhile comes to light in the next round.
+    for _ in 0..100 {
+        let left = processes(base);
+        if left.is_empty() {
+            break;
+        }
+        for pid in left {
+            match write(&procs, &pid.to_string()) {
+                // It may have ended.
+                Err(error) if error.raw_os_error() != Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+                    return Err(failed(format_args!("process {pid} in {}", base.display()), error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Lets the groups beneath use the controllers that `values` needs.

@@ -230,6 +230,10 @@ impl Docker {
 }
 
 impl Podman {
+    pub(in crate::engine) fn is_rootless(&self) -> bool {
+        self.host.security.rootless
+    }
+
     /// `swap`: whether swap is counted, as far as that is known.
     pub(in crate::engine) fn read(
         self,
