@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use moltis_testkit::need;
 
-const UNITS: [&str; 3] = ["moltis.service", "moltis-podman-api.service", "moltis-podman.conf"];
+const UNITS: [&str; 4] =
+    ["moltis.service", "moltis-podman-api.service", "moltis-podman.conf", "moltis-scopes.conf"];
 
 /// Keys that imply `NoNewPrivileges=yes` for a service that is not root's (`systemd.exec(5)`).
 const IMPLY: [&str; 12] = [
@@ -104,6 +105,13 @@ fn the_service_says_when_it_is_ready_reloads_and_leaves_sandboxes_alone() {
 }
 
 #[test]
+fn with_scopes_the_users_own_manager_keeps_limits_and_homes_stay_hidden() {
+    let scopes = service("moltis-scopes.conf");
+    assert_eq!((one(&scopes, "Delegate"), one(&scopes, "ProtectHome")), (Some("no"), Some("no")));
+    assert_eq!(one(&scopes, "InaccessiblePaths"), Some("-/home -/root"));
+}
+
+#[test]
 fn with_podman_nothing_implies_no_new_privileges() {
     let (unit, podman) = (service("moltis.service"), service("moltis-podman.conf"));
     assert_eq!(one(&podman, "NoNewPrivileges"), Some("no"));
@@ -145,6 +153,7 @@ fn systemd_takes_the_units() {
     for unit in UNITS {
         let to = match unit {
             "moltis-podman.conf" => units.join("moltis.service.d/podman.conf"),
+            "moltis-scopes.conf" => units.join("moltis.service.d/scopes.conf"),
             unit => units.join(unit),
         };
         // Systemd before 254 does not know this one, and says so.
@@ -153,7 +162,7 @@ fn systemd_takes_the_units() {
         std::fs::write(to, lines.concat()).unwrap();
     }
     // The programs that they start must be there to be verified.
-    for program in ["usr/local/bin/moltis", "usr/bin/podman", "bin/kill", "bin/mkdir"] {
+    for program in ["usr/local/bin/moltis", "usr/bin/podman", "bin/kill", "bin/mkdir", "bin/sh"] {
         use std::os::unix::fs::PermissionsExt;
         let program = root.join(program);
         std::fs::create_dir_all(program.parent().unwrap()).unwrap();

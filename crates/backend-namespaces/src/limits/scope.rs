@@ -229,13 +229,10 @@ impl Bus {
             let booted = Path::new("/run/systemd/system").is_dir();
             return booted.then(|| Self { busctl, which: "--system", environment: Vec::new() });
         }
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR")
-            .unwrap_or_else(|| format!("/run/user/{}", uid.as_raw()).into());
-        if !Path::new(&runtime).join("systemd").is_dir() {
-            return None;
-        }
+        let usual: OsString = format!("/run/user/{}", uid.as_raw()).into();
+        let (runtime, named) = runtime_dir(std::env::var_os("XDG_RUNTIME_DIR"), usual)?;
         let mut environment = vec![("XDG_RUNTIME_DIR".into(), runtime)];
-        if let Some(address) = std::env::var_os("DBUS_SESSION_BUS_ADDRESS") {
+        if let Some(address) = std::env::var_os("DBUS_SESSION_BUS_ADDRESS").filter(|_| named) {
             environment.push(("DBUS_SESSION_BUS_ADDRESS".into(), address));
         }
         Some(Self { busctl, which: "--user", environment })
@@ -256,6 +253,17 @@ impl Bus {
         } else {
             Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
         }
+    }
+}
+
+/// The folder in which the user's manager is, and whether it is the one that the environment names: a service may have
+/// been given another one, for an engine say.
+fn runtime_dir(named: Option<OsString>, usual: OsString) -> Option<(OsString, bool)> {
+    let manager = |folder: &OsString| Path::new(folder).join("systemd").is_dir();
+    let here = named.as_ref().is_none_or(|named| *named == usual);
+    match named.filter(manager) {
+        Some(named) => Some((named, true)),
+        None => Some((usual, here)).filter(|(usual, _)| manager(usual)),
     }
 }
 
@@ -294,6 +302,23 @@ mod tests {
         assert!(
             start_arguments("u", &small, false).unwrap().join(" ").contains("CPUQuotaPerSecUSec t 5000 ")
         );
+    }
+
+    #[test]
+    fn the_manager_is_found_beside_another_runtime_folder() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = |name: &str| scratch.path().join(name).into_os_string();
+        let (usual, other) = (folder("usual"), folder("other"));
+        let found = |named: Option<&OsString>| runtime_dir(named.cloned(), usual.clone());
+        assert_eq!(found(Some(&other)), None);
+        std::fs::create_dir_all(scratch.path().join("usual/systemd")).unwrap();
+        assert_eq!(
+            [found(None), found(Some(&usual))],
+            [Some((usual.clone(), true)), Some((usual.clone(), true))]
+        );
+        assert_eq!(found(Some(&other)), Some((usual.clone(), false)));
+        std::fs::create_dir_all(scratch.path().join("other/systemd")).unwrap();
+        assert_eq!(found(Some(&other)), Some((other.clone(), true)));
     }
 
     #[test]

@@ -103,7 +103,7 @@ def a_linux_guest_boots_in_it():
 def the_jailer_starts_it_as_somebody_else():
     base = tempfile.mkdtemp()
     words = [f"{BIN}/jailer", "--id", "lab", "--exec-file", f"{BIN}/firecracker", "--uid", "54321", "--gid", "54321"]
-    jailed = subprocess.Popen([*words, "--chroot-base-dir", base, "--cgroup-version", "2"], stdin=subprocess.DEVNULL)
+    jailed = subprocess.Popen([*words, "--chroot-base-dir", base, "--cgroup-version", "2"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         api = os.path.join(base, "firecracker/lab/root/run/firecracker.socket")
         until("it listens", lambda: os.path.exists(api))

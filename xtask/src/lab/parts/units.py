@@ -6,7 +6,7 @@ import re
 import urllib.error
 import urllib.request
 
-from lab import MOLTIS, block, check, main, processes, run, same, until
+from lab import IMAGE, block, check, imported, main, processes, run, same, until
 
 PAGE = "docs/deploy.md"
 URL = "http://127.0.0.1:13131"
@@ -67,6 +67,12 @@ def answers(path):
         return None
 
 
+def guests():
+    """What runs in sandboxes, but for what waits for nobody: Podman's and systemd's own of that user."""
+    own = ("catatonit", "systemd", "sd-pam", "dbus-daemon", "podman", "slirp4netns")
+    return [line for line in processes("moltis") if not any(word in line for word in own)]
+
+
 def started(session):
     """A background command that writes down the time; its id."""
     body = {"command": "while :; do date +%s >> ticks; sleep 1; done"}
@@ -84,7 +90,7 @@ def goes_on(session, process):
 
 @check
 def the_units_commands_install_and_start_it():
-    block(PAGE, "systemd", 0, of=2).ok()
+    block(PAGE, "systemd", 0, of=3).ok()
     same(show("ActiveState"), "active")
     same(show("SubState"), "running")
     same(show("Type"), "notify")
@@ -97,7 +103,7 @@ def the_units_commands_install_and_start_it():
 def it_answers_and_says_what_it_took():
     ready()
     same(answers("/healthz"), 200)
-    said = block(PAGE, "systemd", 1, of=2).ok()
+    said = block(PAGE, "systemd", 1, of=3).ok()
     assert "sandbox: namespaces backend" in said, said
     assert re.search(r"^mt_", said, re.M), said
     same(run("stat", "-c", "%a %U:%G", "/var/lib/moltis", "/var/lib/moltis/admin-token").ok(), "700 moltis:moltis\n600 moltis:moltis\n")
@@ -118,7 +124,15 @@ def it_is_hardened():
 def a_key_is_made_beside_it():
     said = moltis("gateway", "key", "create", "lab", "--scope", "operator.admin").ok()
     KEY["key"] = re.search(r"mk_\S+", said)[0]
-    same(told("GET", "/api/v1/status")["backend"] if "backend" in told("GET", "/api/v1/status") else "namespaces", "namespaces")
+    same(told("GET", "/api/v1/status")["backend"], "namespaces")
+
+
+@check
+def podman_without_its_drop_in_is_told_apart_and_leaves_no_process():
+    found = {backend["backend"]: backend for backend in told("GET", "/api/v1/backends")["backends"]}
+    same(found["podman"]["usable"], False)
+    same(found["podman"]["reason"]["code"], "podman-no-ids")
+    assert not [line for line in processes("moltis") if "catatonit" in line or "podman" in line]
 
 
 @check
@@ -126,9 +140,9 @@ def a_command_runs_over_http_with_all_limits_kept():
     answer = executed("lab", "id -un; hostname; cat /proc/self/cgroup; echo $$")
     same((answer["backend"], answer["notEnforced"]), ("namespaces", []))
     same(answer["stdout"].splitlines()[:2], ["sandbox", "sandbox"])
-    groups = run("find", GROUP, "-mindepth", "2", "-name", "memory.max").ok().split()
+    groups = run("find", GROUP, "-path", "*/moltis/*", "-name", "memory.max").ok().split()
     limits = [open(group, encoding="utf-8").read().strip() for group in groups]
-    assert any(limit != "max" for limit in limits), (groups, limits)
+    assert len(limits) == 1 and int(limits[0]) <= 2 << 30, (groups, limits)
 
 
 @check
@@ -151,38 +165,78 @@ def a_reload_reads_the_configuration_and_drops_nothing():
     run("systemctl", "reload", "moltis").ok()
 
 
-@check
-def a_restart_keeps_the_sandbox_and_its_background_command():
-    process = started("kept")
-    before = goes_on("kept", process)
+def restarted_around(session, process):
+    """Holds if a restart changes nothing for the session's sandbox and its background command, and a kill neither."""
+    before = goes_on(session, process)
     pid = show("MainPID")
     run("systemctl", "restart", "moltis").ok()
     ready()
-    assert show("MainPID") != pid
-    same(goes_on("kept", process)["sandboxId"], before["sandboxId"])
-
-
-@check
-def after_a_kill_it_comes_back_and_keeps_them():
-    found = told("GET", "/api/v1/sessions/kept/processes")
-    process = (found.get("processes") or found)[0]["process"]
-    before = goes_on("kept", process)
-    pid = show("MainPID")
-    run("kill", "-KILL", pid).ok()
-    until("another one runs", lambda: show("MainPID") not in ("0", pid))
+    again = show("MainPID")
+    assert again != pid
+    same(goes_on(session, process)["sandboxId"], before["sandboxId"])
+    run("kill", "-KILL", again).ok()
+    until("another one runs", lambda: show("MainPID") not in ("0", again))
     ready()
-    same(goes_on("kept", process)["sandboxId"], before["sandboxId"])
+    same(goes_on(session, process)["sandboxId"], before["sandboxId"])
+
+
+def emptied():
+    """Ends all sandboxes."""
+    for sandbox in moltis("sandbox", "ps", "--json").json()["sandboxes"]:
+        moltis("sandbox", "rm", sandbox["id"]).ok()
 
 
 @check
-def a_stop_leaves_what_runs_and_pruning_leaves_nothing():
+def limits_are_scopes_where_systemd_is_old_and_a_restart_keeps_what_runs():
+    emptied()
+    block(PAGE, "systemd", 2, of=3).ok()
+    ready()
+    answer = executed("kept", "cat /proc/self/cgroup; pwd")
+    same((answer["backend"], answer["notEnforced"]), ("namespaces", []))
+    uid = run("id", "-u", "moltis").ok().strip()
+    slices = f"/sys/fs/cgroup/user.slice/user-{uid}.slice/user@{uid}.service/app.slice"
+    scopes = [name for name in os.listdir(slices) if name.startswith("moltis-") and name.endswith(".scope")]
+    same(len(scopes), 1)
+    with open(f"{slices}/{scopes[0]}/memory.max", encoding="utf-8") as file:
+        assert int(file.read()) <= 2 << 30
+    bomb = "dd if=/dev/zero of=/dev/null bs=200M count=1; echo ended $?"
+    limited = {"settings": {"limits": {"memory": 96 << 20}}}
+    same(executed("small", bomb, **limited)["stdout"], "ended 137\n")
+    restarted_around("kept", started("kept"))
+
+
+@check
+def with_its_drop_in_podman_is_used_and_a_restart_keeps_its_containers():
+    emptied()
+    for number in (0, 1):
+        block(PAGE, "systemd with Podman", number, of=3).ok()
+        if number == 0:
+            ready()
+            around = ["sudo", "-u", "moltis", "env", "HOME=/var/lib/moltis-podman", "XDG_RUNTIME_DIR=/run/moltis"]
+            imported(*around)
+            found = {backend["backend"]: backend for backend in told("GET", "/api/v1/backends")["backends"]}
+            assert found["podman"]["usable"], found["podman"]
+        ready()
+        session = f"podman{number}"
+        image = {"settings": {"sandboxBackend": "podman", "sandboxImage": IMAGE}}
+        answer = executed(session, "id -u; hostname", **image)
+        same((answer["backend"], answer["stdout"]), ("podman", "1000\nsandbox\n"))
+        restarted_around(session, started(session))
+        emptied()
+    said = block(PAGE, "systemd with Podman", 2, of=3).ok()
+    assert IMAGE not in said, said
+    # And the built-in sandbox beside it, with all its limits.
+    same(executed("beside", "id -un")["notEnforced"] if told("GET", "/api/v1/status")["backend"] == "namespaces" else [], [])
+
+
+@check
+def a_stop_leaves_what_runs_and_removing_that_leaves_nothing():
+    started("last")
     run("systemctl", "stop", "moltis").ok()
     same((show("ActiveState"), show("Result")), ("inactive", "success"))
-    assert processes("moltis"), "the sandboxes have ended with it"
-    listed = moltis("sandbox", "ps", "--json").json()
-    for sandbox in listed.get("sandboxes", listed):
-        moltis("sandbox", "rm", sandbox["id"]).ok()
-    until("no process of its user is left", lambda: not processes("moltis"))
+    assert guests(), "the sandboxes have ended with it"
+    emptied()
+    until("no sandbox is left", lambda: not guests())
     same(run("sh", "-c", "grep -c /var/lib/moltis /proc/self/mountinfo").out, "0\n")
     until("its group is gone", lambda: not os.path.exists(GROUP) or not run("find", GROUP, "-mindepth", "1", "-type", "d").out)
     same(run("ss", "-Hltn", "sport = :13131").out, "")
