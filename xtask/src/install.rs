@@ -32,6 +32,10 @@ const NEEDS: &[(&str, &str)] = &[
     ("wget", "wget"),
     ("openssl", "openssl"),
     ("systemd-analyze", "systemd"),
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("mke2fs", "e2fsprogs"),
+    ("ssh", "openssh-client"),
     ("vi", "vim-tiny"),
     ("awk", "mawk"),
 ];

@@ -136,7 +136,7 @@ fn all(tally: &mut Tally, moltis: &Path, form: &Form) -> Result<(), Trouble> {
             machine.log_in(Login::Person)?;
             person = true;
         }
-        one(tally, &machine, part)?;
+        one(tally, &machine, part, form.short)?;
     }
     if form.shell {
         let words = machine.words(Login::Root);
@@ -152,9 +152,10 @@ fn all(tally: &mut Tally, moltis: &Path, form: &Form) -> Result<(), Trouble> {
     Ok(())
 }
 
-fn one(tally: &mut Tally, machine: &Machine, part: &Part) -> Result<(), Trouble> {
+fn one(tally: &mut Tally, machine: &Machine, part: &Part, short: bool) -> Result<(), Trouble> {
     let name = format!("lab {}", part.name);
-    let ended = machine.run(part.login, &format!("python3 /lab/parts/{}", part.command), LIMIT)?;
+    let form = if short { " --short" } else { "" };
+    let ended = machine.run(part.login, &format!("python3 /lab/parts/{}{form}", part.command), LIMIT)?;
     let text = ended.text();
     let seen = tally.harness(&name, &text);
     println!("{}", indented(&text));

@@ -8,7 +8,9 @@ use crate::cargo::{self, TestProgram};
 use crate::command::{Scratch, kept, root};
 use crate::tally::{Tally, failures, indented};
 use crate::user::{Engines, User};
-use crate::{Outcome, bench, blocks, engines, firecracker, http, install, mcp, page, real, suites, user};
+use crate::{
+    Outcome, bench, blocks, engines, firecracker, http, install, lab, mcp, page, real, suites, user,
+};
 
 /// Limit of one test program.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
@@ -135,7 +137,9 @@ pub fn run(arguments: &[&str]) -> Outcome {
         http::tally(&mut tally, &moltis, false)?;
         mcp::tally(&mut tally, &moltis)?;
         page::tally(&mut tally, &moltis, &page::Form::default())?;
+        lab::tally(&mut tally, &moltis)?;
     } else if form.whole() {
+        tally.skip("systemd and cgroup v2 in the lab (cargo xtask lab), which only --all installs all for");
         tally.skip("the page in a browser (cargo xtask page), which only --all installs all for");
     }
     if let Some(before) = before {

@@ -5,7 +5,7 @@ import os
 import sys
 import time
 
-from lab import IMAGE, MOLTIS, check, imported, main, run, same, until
+from lab import IMAGE, MOLTIS, check, imported, long, main, run, same, until
 
 BACKEND = sys.argv[1]
 USER, UID = getpass.getuser(), os.getuid()
@@ -59,7 +59,7 @@ def a_command_over_its_memory_is_killed_and_one_within_it_is_not():
     same(answer["stdout"], "ended 137\n")
 
 
-@check
+@long
 def the_memory_is_that_of_all_together():
     # Each holds what nobody takes from it, until whoever does not take it ends.
     hold = "{ dd if=/dev/zero bs=24M count=1 2>/dev/null; echo $? >&2; } | sleep 15"
@@ -69,7 +69,7 @@ def the_memory_is_that_of_all_together():
     same(answer["stdout"], "over\n")
 
 
-@check
+@long
 def a_fork_bomb_stops_at_its_limit_and_ends_with_its_time():
     began = time.monotonic()
     # The time-out has to end it, whatever it has become.
@@ -93,7 +93,7 @@ def so_many_processes_and_no_more():
     assert answer["leftoversTotal"] >= 20, answer
 
 
-@check
+@long
 def the_processor_time_is_that_of_all_together():
     spin = "end=$(($(date +%s)+6)); while [ $(date +%s) -lt $end ]; do :; done"
     line = f"for i in 1 2 3 4; do ({spin}) & done; wait; times"
@@ -105,7 +105,7 @@ def the_processor_time_is_that_of_all_together():
     assert 0.02 < share < 0.33, f"{share} of a processor at 0.25: {answer}"
 
 
-@check
+@long
 def the_limits_of_a_session_last_as_long_as_it():
     flags = ["--session", "limited", "--memory", "96M", "--pids", "64", "--cpus", "0.5"]
     same(executed("echo here", *flags)["stdout"], "here\n")

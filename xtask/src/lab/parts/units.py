@@ -6,7 +6,7 @@ import re
 import urllib.error
 import urllib.request
 
-from lab import IMAGE, block, check, imported, main, processes, run, same, until
+from lab import IMAGE, block, check, imported, long, main, processes, run, same, until
 
 PAGE = "docs/deploy.md"
 URL = "http://127.0.0.1:13131"
@@ -145,7 +145,7 @@ def a_command_runs_over_http_with_all_limits_kept():
     assert len(limits) == 1 and int(limits[0]) <= 2 << 30, (groups, limits)
 
 
-@check
+@long
 def a_reload_reads_the_configuration_and_drops_nothing():
     process = started("lab")
     pid = show("MainPID")
@@ -205,7 +205,7 @@ def limits_are_scopes_where_systemd_is_old_and_a_restart_keeps_what_runs():
     restarted_around("kept", started("kept"))
 
 
-@check
+@long
 def with_its_drop_in_podman_is_used_and_a_restart_keeps_its_containers():
     emptied()
     for number in (0, 1):
@@ -218,7 +218,7 @@ def with_its_drop_in_podman_is_used_and_a_restart_keeps_its_containers():
             assert found["podman"]["usable"], found["podman"]
         ready()
         session = f"podman{number}"
-        image = {"settings": {"sandboxBackend": "podman", "sandboxImage": IMAGE}}
+        image = {"settings": {"backend": "podman", "image": IMAGE}}
         answer = executed(session, "id -u; hostname", **image)
         same((answer["backend"], answer["stdout"]), ("podman", "1000\nsandbox\n"))
         restarted_around(session, started(session))
