@@ -71,7 +71,10 @@ pub fn tally(tally: &mut Tally, moltis: &Path, form: &Form) -> Result<(), String
     let mut types = Command::new(&node);
     types.current_dir(&folder).args(["node_modules/typescript/bin/tsc", "--noEmit"]);
     let ended = kept(&mut types, None, INSTALL)?;
-    tally.check("page: the types of its tests are right", if ended.good() { Ok(()) } else { Err(ended.all()) });
+    tally.check(
+        "page: the types of its tests are right",
+        if ended.good() { Ok(()) } else { Err(ended.all()) },
+    );
     let mut command = Command::new(node);
     command.current_dir(&folder).args(["node_modules/@playwright/test/cli.js", "test"]);
     command.arg("--output").arg(scratch.0.join("results"));

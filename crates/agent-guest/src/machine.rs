@@ -100,7 +100,9 @@ fn begin() -> Result<Problem> {
 fn vsock(port: u32) -> Result<OwnedFd> {
     let what = || format!("vsock port {port}");
     // SAFETY: makes a descriptor that nobody else has.
-    let fd = unsafe { libc::socket(libc::AF_VSOCK, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
+    let fd = unsafe {
+        libc::socket(libc::AF_VSOCK, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
+    };
     if fd < 0 {
         return Err(at(what())(std::io::Error::last_os_error()));
     }
@@ -124,7 +126,8 @@ fn vsock(port: u32) -> Result<OwnedFd> {
 /// connects is refused, as anywhere: it has a number in the agent's pid namespace.
 fn agent_socket() -> rustix::io::Result<(OwnedFd, rustix::net::SocketAddrUnix)> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new_unnamed())?;
     let address = SocketAddrUnix::try_from(rustix::net::getsockname(socket.as_fd())?)?;
     Ok((socket, address))

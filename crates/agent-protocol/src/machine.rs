@@ -187,7 +187,9 @@ mod tests {
         let line = format!("console=ttyS0 {} root=/dev/vda rw", boot.to_words());
         assert_eq!(Boot::from_command_line(&line), Ok(boot));
         assert_eq!(Boot::from_command_line(&Boot::default().to_words()), Ok(Boot::default()));
-        for wrong in ["moltis.what=1", "moltis.pids=x", "moltis.idle", "moltis.address=1.2.3.4", "moltis.server=a"] {
+        for wrong in
+            ["moltis.what=1", "moltis.pids=x", "moltis.idle", "moltis.address=1.2.3.4", "moltis.server=a"]
+        {
             assert!(Boot::from_command_line(wrong).unwrap_err().ends_with(wrong), "{wrong}");
         }
     }

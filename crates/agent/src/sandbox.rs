@@ -235,7 +235,8 @@ pub async fn usage(
     transport: &dyn Transport,
     patience: Patience,
 ) -> crate::error::Result<Option<moltis_sandbox::Usage>> {
-    let patience = Patience { hello: patience.hello.min(LOOK), answer: patience.answer.min(LOOK), ..patience };
+    let patience =
+        Patience { hello: patience.hello.min(LOOK), answer: patience.answer.min(LOOK), ..patience };
     let mut connection = Connection::open(transport, &Request::Usage, patience).await?;
     match connection.answer(Subject::Agent).await {
         Ok(Reply::Usage(usage)) => Ok(Some(moltis_sandbox::Usage {

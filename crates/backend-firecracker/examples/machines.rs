@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use moltis_backend_firecracker::{Config, FirecrackerBackend, Step};
 use moltis_sandbox::{
-    Backend, Command, Detection, ExecEvent, ExecRequest, Files, GuestPath, Lifetime, Network, Origin, Sandbox, SandboxSpec,
-    SessionKey, Setting, Status,
+    Backend, Command, Detection, ExecEvent, ExecRequest, Files, GuestPath, Lifetime, Network, Origin,
+    Sandbox, SandboxSpec, SessionKey, Setting, Status,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -107,16 +107,21 @@ async fn main() {
                 "cat /dev/vda; mknod /tmp/x b 254 0; mount -t tmpfs none /tmp; chroot / true; true",
             ] {
                 let said = run(&sandbox, line, 300).await;
-                let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+                let (out, err) =
+                    (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
                 println!("  $ {line} -> {:?}\n{out}{err}", said.status);
             }
         }
         let start = Instant::now();
-        let identity = text(&sandbox, "cat /etc/machine-id; head -c 16 /dev/urandom | od -An -tx1; date +%s").await;
+        let identity =
+            text(&sandbox, "cat /etc/machine-id; head -c 16 /dev/urandom | od -An -tx1; date +%s").await;
         println!("  {identity:?} in {:.1} ms", start.elapsed().as_secs_f64() * 1000.0);
         identities.push(identity);
         let big = run(&sandbox, "head -c 5000000 /dev/zero; echo end >&2; exit 7", 300).await;
-        assert_eq!((big.stdout.len(), big.stderr.as_slice(), big.status), (5_000_000, &b"end\n"[..], Status::Code(7)));
+        assert_eq!(
+            (big.stdout.len(), big.stderr.as_slice(), big.status),
+            (5_000_000, &b"end\n"[..], Status::Code(7))
+        );
         let late = run(&sandbox, "sleep 1000 & sleep 1000", 1).await;
         println!("  late: {:?}", late.status);
         assert_eq!(text(&sandbox, "ps | grep -c '[s]leep 1000' || true").await, "0");
@@ -125,7 +130,9 @@ async fn main() {
         if number == 0 {
             let adopted = backend.adopt(&spec("machine 0", idle)).await.unwrap().expect("it is found again");
             assert_eq!(text(&adopted, "echo adopted").await, "adopted");
-            let forks = run(&sandbox, "i=0; while [ $i -lt 400 ]; do sleep 20 & i=$((i+1)); done; echo made $i", 30).await;
+            let forks =
+                run(&sandbox, "i=0; while [ $i -lt 400 ]; do sleep 20 & i=$((i+1)); done; echo made $i", 30)
+                    .await;
             println!("  forks: {:?} {}", forks.status, String::from_utf8_lossy(&forks.stdout));
             assert_eq!(text(&sandbox, "echo after the forks").await, "after the forks");
         }
@@ -136,7 +143,11 @@ async fn main() {
     *began.lock().unwrap() = Instant::now();
     match backend.open(&open).await {
         Ok(sandbox) => {
-            println!("open: {}", text(&sandbox, "ip addr; ip route; cat /etc/resolv.conf; ping -c1 -W5 10.0.2.2 || true").await);
+            println!(
+                "open: {}",
+                text(&sandbox, "ip addr; ip route; cat /etc/resolv.conf; ping -c1 -W5 10.0.2.2 || true")
+                    .await
+            );
             sandbox.close().await.unwrap();
         }
         Err(error) => println!("open: {error}"),

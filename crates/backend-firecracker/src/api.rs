@@ -22,8 +22,8 @@ use tokio::net::UnixStream;
 
 use crate::error::{Error, Result};
 use body::{
-    BootSource, Drive, Entropy, Instance, MachineConfig, NetworkInterface, SnapshotCreate, SnapshotLoad, State,
-    Vsock,
+    BootSource, Drive, Entropy, Instance, MachineConfig, NetworkInterface, SnapshotCreate, SnapshotLoad,
+    State, Vsock,
 };
 
 /// Name of the socket in the machine's working directory.
@@ -110,7 +110,8 @@ impl Api {
     }
 
     async fn exchange(&self, method: Method, path: &str, body: Vec<u8>, call: &str) -> Result<Bytes> {
-        let broken = |why: &dyn std::fmt::Display| Error::Silent { call: call.to_owned(), why: why.to_string() };
+        let broken =
+            |why: &dyn std::fmt::Display| Error::Silent { call: call.to_owned(), why: why.to_string() };
         let stream = TokioIo::new(self.connect(call)?);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(|error| broken(&error))?;
@@ -152,10 +153,8 @@ impl Api {
     }
 
     async fn put(&self, path: &str, body: &impl Serialize, within: Duration) -> Result<()> {
-        let bytes = serde_json::to_vec(body).map_err(|error| Error::Silent {
-            call: format!("PUT {path}"),
-            why: error.to_string(),
-        })?;
+        let bytes = serde_json::to_vec(body)
+            .map_err(|error| Error::Silent { call: format!("PUT {path}"), why: error.to_string() })?;
         self.call(Method::PUT, path, bytes, within).await.map(drop)
     }
 
@@ -273,7 +272,8 @@ impl Api {
 
 /// A connection over a socket, by its handle, on which this process and no other must listen.
 pub(crate) fn connect_to(socket: &OwnedFd, process: u32, call: &str) -> Result<UnixStream> {
-    let silent = |errno: Errno| Error::Silent { call: call.to_owned(), why: std::io::Error::from(errno).to_string() };
+    let silent =
+        |errno: Errno| Error::Silent { call: call.to_owned(), why: std::io::Error::from(errno).to_string() };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let connection =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(silent)?;
@@ -320,7 +320,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_fault_is_told_in_the_engine_s_words() {
-        let (_temp, api) = answering(http("400 Bad Request", r#"{"fault_message":"no \u001b[31mkernel"}"#)).await;
+        let (_temp, api) =
+            answering(http("400 Bad Request", r#"{"fault_message":"no \u001b[31mkernel"}"#)).await;
         let error = api.start().await.unwrap_err();
         let Error::Fault { call, status, message } = &error else { panic!("{error:?}") };
         assert_eq!((call.as_str(), *status, message.as_str()), ("PUT /actions", 400, "no [31mkernel"));
@@ -330,7 +331,8 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_of_any_size_and_nonsense_are_errors() {
-        let endless = format!("HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n{}", "x".repeat(MAX_ANSWER * 2));
+        let endless =
+            format!("HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n{}", "x".repeat(MAX_ANSWER * 2));
         for answer in [
             endless.into_bytes(),
             b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nshort".to_vec(),
@@ -345,7 +347,8 @@ mod tests {
             let error = asked.await.unwrap().unwrap_err();
             assert!(matches!(error, Error::Silent { .. }), "{shown}: {error:?}");
         }
-        let good = http("200 OK", r#"{"id":"a","state":"Not started","vmm_version":"1.12.1","app_name":"F"}"#);
+        let good =
+            http("200 OK", r#"{"id":"a","state":"Not started","vmm_version":"1.12.1","app_name":"F"}"#);
         let (_temp, api) = answering(good).await;
         let expected =
             Instance { id: "a".to_owned(), state: State::NotStarted, vmm_version: "1.12.1".to_owned() };

@@ -16,7 +16,8 @@ use moltis_agent::{AgentSandbox, Transport};
 use moltis_host::process::Process;
 use moltis_host::record::Whereabouts;
 use moltis_sandbox::{
-    Backend, BackendName, BuildSink, Detection, Lifetime, Prepared, Sandbox, SandboxId, SandboxRecord, SandboxSpec, Usable,
+    Backend, BackendName, BuildSink, Detection, Lifetime, Prepared, Sandbox, SandboxId, SandboxRecord,
+    SandboxSpec, Usable,
 };
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
@@ -172,9 +173,7 @@ impl Backend for FirecrackerBackend {
                 left_off: Vec::new(),
                 notes: self.state.notes(&found).await,
             })),
-            Err(error) => {
-                Detection::Unusable(moltis_sandbox::Error::from(error).diagnosis().clone())
-            }
+            Err(error) => Detection::Unusable(moltis_sandbox::Error::from(error).diagnosis().clone()),
         }
     }
 

@@ -94,7 +94,11 @@ impl Blueprint {
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let files = [&self.kernel, &self.initrd, &self.rootfs, &self.blank].map(|path| name(path));
         let mut hash = Sha256::new();
-        hash.update(format!("{files:?} {:?} {} {ALWAYS} {version} {jailed}", self.config, self.boot.to_words()));
+        hash.update(format!(
+            "{files:?} {:?} {} {ALWAYS} {version} {jailed}",
+            self.config,
+            self.boot.to_words()
+        ));
         Some(hash.finalize()[..20].iter().map(|byte| format!("{byte:02x}")).collect())
     }
 

@@ -84,7 +84,9 @@ async fn version(firecracker: &Path) -> Result<String> {
         }
         Err(cause) => {
             let what = bad("firecracker-not-runnable", format!("{shown} cannot be run")).cause(cause);
-            return Err(missing(what.fix("see its rights (`chmod 755`), or set `firecracker_bin` to the program")));
+            return Err(missing(
+                what.fix("see its rights (`chmod 755`), or set `firecracker_bin` to the program"),
+            ));
         }
     };
     let found = parse(&said.out).filter(|_| said.good);
@@ -143,11 +145,14 @@ fn kvm() -> Result<()> {
         return Ok(());
     }
     let what = Diagnosis::new("kvm-broken", "/dev/kvm makes no machine").cause(io::Error::last_os_error());
-    Err(missing(what.fix("see the kernel's log (`dmesg`), and whether another hypervisor holds the processor")))
+    Err(missing(
+        what.fix("see the kernel's log (`dmesg`), and whether another hypervisor holds the processor"),
+    ))
 }
 
 fn open_plain(path: &Path) -> io::Result<File> {
-    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)?;
+    let file =
+        std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is no regular file")) }
 }
 
@@ -156,7 +161,10 @@ fn check_kernel(path: &Path) -> Result<()> {
     let shown = path.display();
     let file = open_plain(path).map_err(|cause| {
         let what = Diagnosis::new("firecracker-kernel-missing", format!("there is no kernel at {shown}"));
-        missing(what.cause(cause).fix(format!("put an uncompressed Linux kernel there, or set `firecracker_kernel`; {PAGE}")))
+        missing(
+            what.cause(cause)
+                .fix(format!("put an uncompressed Linux kernel there, or set `firecracker_kernel`; {PAGE}")),
+        )
     })?;
     let mut head = vec![0; 1024];
     let read = file.read_at(&mut head, 0).unwrap_or(0);
@@ -170,7 +178,8 @@ fn check_kernel(path: &Path) -> Result<()> {
     if good {
         return Ok(());
     }
-    let what = Diagnosis::new("firecracker-kernel-format", format!("{shown} is no kernel that Firecracker boots"));
+    let what =
+        Diagnosis::new("firecracker-kernel-format", format!("{shown} is no kernel that Firecracker boots"));
     let what = match &head[514..518] == b"HdrS" {
         true => what.cause("it is compressed (bzImage)"),
         false => what,
@@ -195,7 +204,8 @@ fn check_rootfs(path: &Path) -> Result<()> {
     let shown = path.display();
     let build = "`moltis sandbox build --backend firecracker` makes one, or set `firecracker_rootfs`";
     let absent = |cause: io::Error| {
-        let what = Diagnosis::new("firecracker-rootfs-missing", format!("there is no root file system at {shown}"));
+        let what =
+            Diagnosis::new("firecracker-rootfs-missing", format!("there is no root file system at {shown}"));
         missing(what.cause(cause).fix(build))
     };
     let file = open_plain(path).map_err(absent)?;
@@ -219,7 +229,8 @@ fn jailer(firecracker: &Path, root: bool) -> Result<Option<PathBuf>> {
                 "firecracker-jailer-missing",
                 format!("there is no jailer at {}, and Firecracker is never run as root", jailer.display()),
             );
-            let fix = "put the jailer of the same release beside Firecracker, or run Moltis as an ordinary user";
+            let fix =
+                "put the jailer of the same release beside Firecracker, or run Moltis as an ordinary user";
             Err(missing(what.cause(io::Error::from(errno)).fix(fix)))
         }
     }
@@ -248,7 +259,9 @@ mod tests {
     fn versions_are_read_and_nothing_else_is() {
         assert_eq!(parse("Firecracker v1.12.1\n\n2026…"), Some(("1.12.1".to_owned(), (1, 12))));
         assert_eq!(parse("Firecracker v1.14.0-dev+abc\n"), Some(("1.14.0-dev+abc".to_owned(), (1, 14))));
-        for other in ["", "Firecracker", "Firecracker v1", "Firecracker v1.x", "Firecracker v1.2;rm", "QEMU 7"] {
+        for other in
+            ["", "Firecracker", "Firecracker v1", "Firecracker v1.x", "Firecracker v1.2;rm", "QEMU 7"]
+        {
             assert_eq!(parse(other), None, "{other}");
         }
     }

@@ -115,8 +115,18 @@ impl Store {
         file.set_len(DISK_BYTES).map_err(Error::folder(&draft.0))?;
         // Whatever befalls the machine, its disk goes with it: no journal, and nothing to be filled in later.
         let arguments = [
-            "-q", "-F", "-t", "ext4", "-m", "0", "-O", "^has_journal,^resize_inode", "-E",
-            "lazy_itable_init=1,nodiscard,root_owner=0:0", "-L", "moltis-disk",
+            "-q",
+            "-F",
+            "-t",
+            "ext4",
+            "-m",
+            "0",
+            "-O",
+            "^has_journal,^resize_inode",
+            "-E",
+            "lazy_itable_init=1,nodiscard,root_owner=0:0",
+            "-L",
+            "moltis-disk",
         ];
         let arguments = arguments.iter().map(OsStr::new).chain([draft.0.as_os_str()]);
         let said = program::run(&mke2fs, arguments, b"", MAKES_WITHIN).await;
@@ -280,7 +290,10 @@ mod tests {
         let text = |imported: &Imported| fs::read_to_string(&imported.path).unwrap();
         assert_eq!((text(&first), text(&second)), ("one".to_owned(), "three".to_owned()));
         link(&first.path, temp.path(), "linked").unwrap();
-        assert_eq!(fs::metadata(temp.path().join("linked")).unwrap().ino(), fs::metadata(&first.path).unwrap().ino());
+        assert_eq!(
+            fs::metadata(temp.path().join("linked")).unwrap().ino(),
+            fs::metadata(&first.path).unwrap().ino()
+        );
         assert_eq!(fs::read_dir(store.folder()).unwrap().count(), 2, "no draft is left");
     }
 

@@ -14,7 +14,9 @@ pub fn of(open: Promise) -> Guarantees {
         network_trusted: Promise::Held,
         network_open: open,
         memory: Promise::Held,
-        cpus: not("a machine has whole processors (`firecracker_vcpus`), and nothing bounds what they use of the host's"),
+        cpus: not(
+            "a machine has whole processors (`firecracker_vcpus`), and nothing bounds what they use of the host's",
+        ),
         pids: Promise::Held,
         terminal: Promise::Held,
         background: Promise::Held,

@@ -42,7 +42,10 @@ pub async fn run<A: AsRef<OsStr>>(
     limit: Duration,
 ) -> std::io::Result<Said> {
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
+    command
+        .args(arguments)
+        .env_clear()
+        .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     command.env("LC_ALL", "C.UTF-8").kill_on_drop(true).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
@@ -80,7 +83,8 @@ async fn words(stream: Option<impl AsyncRead + Unpin>) -> String {
 /// The first program of this name in the system's folders.
 pub fn find(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(Into::into);
+    let system =
+        ["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"].map(Into::into);
     let mut all = std::env::split_paths(&path).filter(|folder| folder.is_absolute()).chain(system);
     all.find_map(|folder| {
         let file = folder.join(name);

@@ -36,7 +36,10 @@ const PACKAGES: &str = "apt,bash,build-essential,ca-certificates,curl,e2fsprogs,
 pub async fn make(config: &Config, progress: &BuildSink) -> Result<Vec<Prepared>> {
     let wanted = [("kernel", config.kernel.clone()), ("rootfs", config.rootfs.clone())];
     let prepared = |new: &[bool; 2]| {
-        let each = wanted.iter().zip(new).map(|((_, path), new)| Prepared { name: path.display().to_string(), new: *new });
+        let each = wanted
+            .iter()
+            .zip(new)
+            .map(|((_, path), new)| Prepared { name: path.display().to_string(), new: *new });
         each.collect()
     };
     let absent = [&wanted[0], &wanted[1]].map(|(_, path)| !path.exists());
@@ -52,9 +55,7 @@ pub async fn make(config: &Config, progress: &BuildSink) -> Result<Vec<Prepared>
     let archive = scratch.0.join("tree.tar");
     progress.tell(BuildProgress::Step("installing Debian's packages (mmdebstrap)".to_owned())).await;
     let (release, sources) = sources();
-    let mut arguments: Vec<OsString> = ["--quiet", "--variant=minbase"]
-        .map(OsString::from)
-        .into();
+    let mut arguments: Vec<OsString> = ["--quiet", "--variant=minbase"].map(OsString::from).into();
     arguments.push(format!("--include={PACKAGES},{}", kernel_package()).into());
     arguments.push(release.into());
     arguments.push(archive.clone().into());
@@ -112,12 +113,18 @@ fn sources() -> (String, Vec<PathBuf>) {
 
 fn needs(name: &'static str, package: &str) -> Result<PathBuf> {
     program::find(name).ok_or_else(|| {
-        let what = Diagnosis::new("firecracker-build-needs", format!("there is no `{name}`, which the build takes"));
+        let what =
+            Diagnosis::new("firecracker-build-needs", format!("there is no `{name}`, which the build takes"));
         Error::Missing(what.fix(format!("install it: `sudo apt-get install {package}`")))
     })
 }
 
-async fn ran(name: &'static str, program: &Path, arguments: Vec<OsString>, progress: &BuildSink) -> Result<()> {
+async fn ran(
+    name: &'static str,
+    program: &Path,
+    arguments: Vec<OsString>,
+    progress: &BuildSink,
+) -> Result<()> {
     let said = tokio::select! {
         said = program::run(program, arguments, b"", LIMIT) => said,
         () = progress.closed() => Err(io::Error::other("nobody waits for it any more")),
@@ -162,7 +169,8 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn make(beside: &Path) -> Result<Self> {
         let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(Error::folder(beside))?;
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(Error::folder(beside))?;
         let path = beside.join(format!(".build-{:016x}", u64::from_ne_bytes(random)));
         DirBuilder::new().mode(0o700).create(&path).map_err(Error::folder(&path))?;
         Ok(Self(path))

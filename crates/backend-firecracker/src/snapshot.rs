@@ -104,7 +104,8 @@ impl Snapshot {
         let mut random = [0; 8];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(Error::folder(&self.folder))?;
-        let draft = Draft(self.folder.with_file_name(format!(".snapshot-{:016x}", u64::from_ne_bytes(random))));
+        let draft =
+            Draft(self.folder.with_file_name(format!(".snapshot-{:016x}", u64::from_ne_bytes(random))));
         fs::DirBuilder::new().mode(0o700).create(&draft.0).map_err(Error::folder(&draft.0))?;
         let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         for name in [STATE, MEMORY] {

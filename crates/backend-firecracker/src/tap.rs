@@ -139,12 +139,15 @@ pub fn possible() -> std::result::Result<(), String> {
     let admin = rustix::thread::capabilities(None)
         .is_ok_and(|have| have.effective.contains(CapabilitySet::NET_ADMIN));
     if !admin {
-        return Err("making a network device takes CAP_NET_ADMIN: run Moltis as root, or use network `trusted` with \
+        return Err(
+            "making a network device takes CAP_NET_ADMIN: run Moltis as root, or use network `trusted` with \
                     `trusted_domains = [\"*\"]`"
-            .to_owned());
+                .to_owned(),
+        );
     }
-    device::possible()
-        .map_err(|errno| format!("/dev/net/tun cannot be used ({}): `sudo modprobe tun`", detect::reason(errno)))?;
+    device::possible().map_err(|errno| {
+        format!("/dev/net/tun cannot be used ({}): `sudo modprobe tun`", detect::reason(errno))
+    })?;
     if program::find("nft").is_none() {
         return Err("there is no `nft`: `sudo apt-get install nftables`".to_owned());
     }
@@ -155,8 +158,10 @@ pub fn possible() -> std::result::Result<(), String> {
             .to_owned());
     }
     if servers().is_empty() {
-        return Err("/etc/resolv.conf names no server that a machine could reach: name one that is not on loopback"
-            .to_owned());
+        return Err(
+            "/etc/resolv.conf names no server that a machine could reach: name one that is not on loopback"
+                .to_owned(),
+        );
     }
     Ok(())
 }
@@ -177,7 +182,10 @@ pub fn servers() -> Vec<Ipv4Addr> {
 fn servers_in(text: &str) -> Vec<Ipv4Addr> {
     let lines = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
     let addresses = lines.filter_map(|rest| rest.split_whitespace().next()?.parse::<Ipv4Addr>().ok());
-    addresses.filter(|address| !address.is_loopback() && !address.is_unspecified()).take(MAX_SERVERS).collect()
+    addresses
+        .filter(|address| !address.is_loopback() && !address.is_unspecified())
+        .take(MAX_SERVERS)
+        .collect()
 }
 
 #[cfg(test)]
@@ -196,7 +204,10 @@ mod tests {
         let (one, other) = (tap("a", 0), tap("b", PIECES - 1));
         assert_ne!(one.name, other.name);
         assert!(one.name.len() <= 15, "{}", one.name);
-        assert_eq!((one.host().to_string(), one.guest().to_string()), ("10.213.0.1".into(), "10.213.0.2".into()));
+        assert_eq!(
+            (one.host().to_string(), one.guest().to_string()),
+            ("10.213.0.1".into(), "10.213.0.2".into())
+        );
         assert_eq!(other.guest().to_string(), "10.213.255.254");
         assert_eq!(other.mac(), "06:00:0a:d5:ff:fe");
         let id = SandboxId::of(&SessionKey::new("a").unwrap());

@@ -9,9 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use moltis_agent::{Channel, Error as AgentError, Transport};
-use moltis_agent_protocol::machine::{
-    AGENT_PORT, AWAKE, MAX_PIECE, PIECE_HEADER, Piece, WAKE_PORT, Wake,
-};
+use moltis_agent_protocol::machine::{AGENT_PORT, AWAKE, MAX_PIECE, PIECE_HEADER, Piece, WAKE_PORT, Wake};
 use moltis_host::process::Process;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -241,7 +239,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Pieces<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Pieces<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.ended || into.remaining() == 0 {
             return Poll::Ready(Ok(()));

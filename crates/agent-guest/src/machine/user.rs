@@ -61,7 +61,8 @@ impl User {
             return Ok(());
         }
         let add = |path: &str, line: String| {
-            let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(at(path))?;
+            let mut file =
+                std::fs::OpenOptions::new().append(true).create(true).open(path).map_err(at(path))?;
             file.write_all(line.as_bytes()).map_err(at(path))
         };
         add("/etc/passwd", format!("{NAME}:x:{}:{}::{HOME}:/bin/sh\n", self.uid, self.gid))?;
@@ -165,12 +166,18 @@ mod tests {
     fn the_image_s_user_is_taken_and_root_never_is() {
         let of = |text| find_in(text);
         let usual = User { uid: UID, gid: UID, named: false };
-        assert_eq!(of("root:x:0:0::/:/bin/sh\nsandbox:x:1234:1235::/h:/bin/sh\n"), User {
-            uid: 1234,
-            gid: 1235,
-            named: true
-        });
-        for other in ["", "root:x:0:0::/:/bin/sh", "sandbox:x:0:0::/:/bin/sh", "sandbox:x:1:0::/:", "sandbox", "sandbox:x:a:b"] {
+        assert_eq!(
+            of("root:x:0:0::/:/bin/sh\nsandbox:x:1234:1235::/h:/bin/sh\n"),
+            User { uid: 1234, gid: 1235, named: true }
+        );
+        for other in [
+            "",
+            "root:x:0:0::/:/bin/sh",
+            "sandbox:x:0:0::/:/bin/sh",
+            "sandbox:x:1:0::/:",
+            "sandbox",
+            "sandbox:x:a:b",
+        ] {
             assert_eq!(of(other), usual, "{other}");
         }
     }

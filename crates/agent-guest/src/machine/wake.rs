@@ -61,7 +61,11 @@ fn set_clock(nanos: u64) -> Result<(), Errno> {
         tv_nsec: (nanos % SECOND) as libc::c_long,
     };
     // SAFETY: the struct outlives the call.
-    if unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &raw const time) } == 0 { Ok(()) } else { Err(last()) }
+    if unsafe { libc::clock_settime(libc::CLOCK_REALTIME, &raw const time) } == 0 {
+        Ok(())
+    } else {
+        Err(last())
+    }
 }
 
 fn last() -> Errno {

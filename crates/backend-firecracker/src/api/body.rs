@@ -118,11 +118,7 @@ pub struct SnapshotCreate {
 impl SnapshotCreate {
     /// A whole one into these files.
     pub fn full(state: &str, memory: &str) -> Self {
-        Self {
-            snapshot_type: "Full",
-            snapshot_path: state.to_owned(),
-            mem_file_path: memory.to_owned(),
-        }
+        Self { snapshot_type: "Full", snapshot_path: state.to_owned(), mem_file_path: memory.to_owned() }
     }
 }
 

@@ -91,7 +91,8 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
     let folder = run.lock(&id).await?;
     state.config.tell(Step::Locked);
     let (looked, mut folder) = long(move || Ok((folder.look(), folder))).await?;
-    let opened = |served, is_new| Opened { served: Some(served), is_new, state: Arc::clone(state), id: id.clone() };
+    let opened =
+        |served, is_new| Opened { served: Some(served), is_new, state: Arc::clone(state), id: id.clone() };
     match looked {
         Some((record, Whereabouts::Elsewhere)) => {
             folder.keep(true);
@@ -152,7 +153,10 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
 }
 
 fn no_open(why: String) -> Error {
-    let what = moltis_sandbox::Diagnosis::new("firecracker-network-open", "a machine cannot have network `open` here");
+    let what = moltis_sandbox::Diagnosis::new(
+        "firecracker-network-open",
+        "a machine cannot have network `open` here",
+    );
     Error::Refused(what.cause(why).fix("use `network = \"trusted\"` with `trusted_domains = [\"*\"]`"))
 }
 
@@ -208,8 +212,7 @@ impl Making<'_> {
         let (work, name) = (record.work.clone(), id.as_str().to_owned());
         let spawned = long(move || Spawned::start(&program, &work, &name)).await?;
         config.tell(Step::Spawned);
-        (record.pid, record.started) =
-            spawned.number().ok_or_else(|| Error::Died { said: String::new() })?;
+        (record.pid, record.started) = spawned.number().ok_or_else(|| Error::Died { said: String::new() })?;
         *written = Some(record.clone());
         folder.rewrite(&record)?;
         config.tell(Step::Numbered);

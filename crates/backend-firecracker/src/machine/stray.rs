@@ -43,7 +43,8 @@ mod tests {
     fn a_process_is_found_by_where_it_works() {
         let temp = tempfile::tempdir().unwrap();
         assert!(strays(temp.path()).is_empty());
-        let mut child = std::process::Command::new("sleep").arg("1000").current_dir(temp.path()).spawn().unwrap();
+        let mut child =
+            std::process::Command::new("sleep").arg("1000").current_dir(temp.path()).spawn().unwrap();
         let found = strays(temp.path());
         assert_eq!(found.iter().map(Process::pid).collect::<Vec<_>>(), [child.id()]);
         found[0].kill();

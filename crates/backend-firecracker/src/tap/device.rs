@@ -59,7 +59,8 @@ pub fn make(name: &str, user: u32, address: Ipv4Addr) -> Result<()> {
             sin_zero: [0; 8],
         };
         // SAFETY: both are plain structs of 16 bytes, and the kernel reads the one as the other.
-        request.ifr_ifru.ifru_addr = unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) };
+        request.ifr_ifru.ifru_addr =
+            unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(address) };
         call(socket.as_fd(), code as libc::Ioctl, &request).map_err(failed("given its address"))?;
     }
     let mut request = request_of(name).map_err(failed("set up"))?;
@@ -125,7 +126,11 @@ fn request_of(name: &str) -> std::result::Result<libc::ifreq, Errno> {
     Ok(request)
 }
 
-fn call(socket: std::os::fd::BorrowedFd<'_>, code: libc::Ioctl, request: &libc::ifreq) -> std::result::Result<(), Errno> {
+fn call(
+    socket: std::os::fd::BorrowedFd<'_>,
+    code: libc::Ioctl,
+    request: &libc::ifreq,
+) -> std::result::Result<(), Errno> {
     // SAFETY: the descriptor is open, and the kernel reads a request of this struct for these codes; what it writes back
     // for TUNSETIFF goes into a copy.
     let mut copy = *request;
