@@ -131,9 +131,9 @@ fn call(
     code: libc::Ioctl,
     request: &libc::ifreq,
 ) -> std::result::Result<(), Errno> {
-    // SAFETY: the descriptor is open, and the kernel reads a request of this struct for these codes; what it writes back
-    // for TUNSETIFF goes into a copy.
     let mut copy = *request;
+    // SAFETY: the descriptor is open, and the kernel reads a request of this struct for these codes; what it writes back
+    // for TUNSETIFF goes into the copy.
     match unsafe { libc::ioctl(socket.as_raw_fd(), code, &raw mut copy) } {
         0 => Ok(()),
         _ => Err(last()),
