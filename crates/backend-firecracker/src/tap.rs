@@ -188,6 +188,19 @@ fn servers_in(text: &str) -> Vec<Ipv4Addr> {
         .collect()
 }
 
+impl Tap {
+    /// The addresses of its piece, as one range.
+    pub fn piece_of(&self) -> (Ipv4Addr, Ipv4Addr) {
+        piece(self.piece)
+    }
+}
+
+/// The first and the last address of a piece.
+pub fn piece(number: u32) -> (Ipv4Addr, Ipv4Addr) {
+    let first = NETWORK + number * 4;
+    (Ipv4Addr::from(first), Ipv4Addr::from(first + 3))
+}
+
 #[cfg(test)]
 mod tests {
     use moltis_sandbox::SessionKey;
@@ -250,17 +263,4 @@ mod tests {
         let said = program::run(&nft, ["list", "table", "inet", &tap.name], b"", RULES_WITHIN).await.unwrap();
         said.out
     }
-}
-
-impl Tap {
-    /// The addresses of its piece, as one range.
-    pub fn piece_of(&self) -> (Ipv4Addr, Ipv4Addr) {
-        piece(self.piece)
-    }
-}
-
-/// The first and the last address of a piece.
-pub fn piece(number: u32) -> (Ipv4Addr, Ipv4Addr) {
-    let first = NETWORK + number * 4;
-    (Ipv4Addr::from(first), Ipv4Addr::from(first + 3))
 }
