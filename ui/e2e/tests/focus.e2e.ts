@@ -53,6 +53,24 @@ test('what closes gives the focus back to what opened it', async ({ here, gatewa
   await expect(chip).toBeFocused();
 });
 
+test('who clicks beside what has the focus, or goes past the end of the page, has given it up', async ({ here, gateway }) => {
+  await gateway.exec('focus/left', 'true');
+  await goTo(here, gateway, '/sessions?contains=focus%2Fleft');
+  const body = () => here.evaluate(() => document.activeElement === document.body);
+  await row(here, 'focus/left').focus();
+  await here.locator('header.bar').click({ position: { x: 400, y: 10 } });
+  expect(await body()).toBe(true);
+  await gateway.exec('focus/left2', 'true');
+  await expect(here.locator('[data-row]')).toHaveCount(2);
+  expect(await body()).toBe(true);
+  // The last thing that Tab leads to.
+  await here.locator('[data-row][tabindex="0"] a').focus();
+  for (let presses = 0; presses < 10 && !(await body()); presses += 1) await here.keyboard.press('Tab');
+  await gateway.exec('focus/left3', 'true');
+  await expect(here.locator('[data-row]')).toHaveCount(3);
+  expect(await body()).toBe(true);
+});
+
 test('a filter that is typed slowly keeps each of its characters', async ({ here, gateway }) => {
   await gateway.exec('typed/slowly', 'true');
   await goTo(here, gateway, '/sessions');

@@ -21,9 +21,16 @@ export function keepFocus(home: HTMLElement): () => void {
     around = [];
     for (let one = target.parentElement; one !== null; one = one.parentElement) around.push(one);
   };
-  const left = ({ target, relatedTarget }: FocusEvent) => {
-    // It was given up by somebody who clicked beside it. Some browsers say this also of what is taken away.
-    if (relatedTarget === null && document.hasFocus() && target instanceof HTMLElement && target.isConnected) had = null;
+  // What is taken away, or moved, is left as well, in some browsers with this event. Only who clicks beside it or goes on
+  // past the end of the page gives it up.
+  let givesUp = false;
+  const mayGiveUp = (event: Event) => {
+    if (event instanceof KeyboardEvent && event.key !== 'Tab') return;
+    givesUp = true;
+    setTimeout(() => (givesUp = false));
+  };
+  const left = ({ relatedTarget }: FocusEvent) => {
+    if (relatedTarget === null && givesUp) had = null;
   };
   const changed = () => {
     if (had === null || document.activeElement !== document.body) return;
@@ -37,12 +44,16 @@ export function keepFocus(home: HTMLElement): () => void {
 
   document.addEventListener('focusin', came);
   document.addEventListener('focusout', left);
+  document.addEventListener('mousedown', mayGiveUp, true);
+  document.addEventListener('keydown', mayGiveUp, true);
   const observer = new MutationObserver(changed);
   observer.observe(document.body, { childList: true, subtree: true });
   return () => {
     observer.disconnect();
     document.removeEventListener('focusin', came);
     document.removeEventListener('focusout', left);
+    document.removeEventListener('mousedown', mayGiveUp, true);
+    document.removeEventListener('keydown', mayGiveUp, true);
   };
 }
 

@@ -71,7 +71,7 @@ export function Strips({ waiting }: { waiting: number }) {
                 </span>
               )}
             </span>
-            <Link to={address(['sandboxes', backend ?? ''].filter(Boolean))}>Why</Link>
+            <Link to={address(backend === undefined ? ['sandboxes'] : ['sandboxes', 'backends', backend])}>Why</Link>
           </div>
         ))}
       {waiting > 0 && (

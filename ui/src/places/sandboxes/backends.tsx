@@ -33,13 +33,18 @@ export function Backends() {
       {data?.warnings.map((warning) => <ErrorBox key={warning.code} told={warning} tone="warn" />)}
       {data && (
         <ul class="backends">
-          {data.backends.map((backend) => (
+          {sorted(data.backends).map((backend) => (
             <Row key={backend.backend} backend={backend} isDefault={backend.backend === status?.backend} />
           ))}
         </ul>
       )}
     </Panel>
   );
+}
+
+/** Those that are usable first, each in the order of `auto`: what is to be mended does not hide what is there. */
+function sorted(all: readonly Schema<'Backend'>[]) {
+  return [...all.filter((one) => one.usable), ...all.filter((one) => !one.usable)];
 }
 
 function Row({ backend, isDefault }: { backend: Schema<'Backend'>; isDefault: boolean }) {
