@@ -539,7 +539,7 @@ impl State {
                 _ => *running,
             };
             let Record { fingerprint, created_secs, .. } = record.clone();
-            listed.push(SandboxRecord { id: id.clone(), fingerprint, running, created_secs });
+            listed.push(SandboxRecord { id: id.clone(), fingerprint, running, created_secs, provider: None });
         }
         for container in labelled.into_iter().flatten() {
             let Some(id) = container.labels.get(labels::SESSION).and_then(|id| SandboxId::parse(id)) else {
@@ -552,7 +552,13 @@ impl State {
             }
             let fingerprint = container.labels.get(labels::FINGERPRINT).cloned().unwrap_or_default();
             let running = container.lives();
-            listed.push(SandboxRecord { id, fingerprint, running, created_secs: container.created_secs });
+            listed.push(SandboxRecord {
+                id,
+                fingerprint,
+                running,
+                created_secs: container.created_secs,
+                provider: None,
+            });
         }
         Ok(listed)
     }

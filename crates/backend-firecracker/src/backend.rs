@@ -227,7 +227,7 @@ impl Backend for FirecrackerBackend {
                 let (record, _, whereabouts) = run.look(&id).filter(|(record, _, _)| record.served)?;
                 let Record { fingerprint, created_secs, .. } = record;
                 let running = !matches!(whereabouts, Whereabouts::Over);
-                Some(SandboxRecord { id, fingerprint, running, created_secs })
+                Some(SandboxRecord { id, fingerprint, running, created_secs, provider: None })
             });
             Ok(known.collect())
         });

@@ -488,7 +488,7 @@ impl Host {
                     continue;
                 }
                 let Record { fingerprint, created_secs, .. } = record;
-                found.push(SandboxRecord { id, fingerprint, running, created_secs });
+                found.push(SandboxRecord { id, fingerprint, running, created_secs, provider: None });
             }
             Ok((found, remains))
         })

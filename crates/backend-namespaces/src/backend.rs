@@ -339,7 +339,7 @@ impl Backend for NamespacesBackend {
                 let (record, _, whereabouts) = run.look(&id)?;
                 let Record { fingerprint, created_secs, .. } = record;
                 let running = !matches!(whereabouts, Whereabouts::Over);
-                Some(SandboxRecord { id, fingerprint, running, created_secs })
+                Some(SandboxRecord { id, fingerprint, running, created_secs, provider: None })
             });
             Ok(known.collect())
         };

@@ -77,6 +77,19 @@ impl Journal {
         self.folder.join(format!("{name}.{kind}"))
     }
 
+    /// The word for this data directory, if there is one already.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn instance_if_any(&self) -> Result<Option<String>> {
+        let path = self.folder.join("instance");
+        match fs::read_to_string(&path) {
+            Ok(word) => Ok(Some(word)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(broken(&path, &error)),
+        }
+    }
+
     /// A word for this data directory, by which the provider's list of machines is asked for ours.
     ///
     /// # Errors

@@ -1,7 +1,10 @@
 //! Sandboxes at a provider: made, found again, and removed, with a journal of all of them. What differs between providers
 //! is behind [`Provider`].
 
-use std::collections::HashSet;
+mod listed;
+mod sweep;
+
+use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,11 +32,21 @@ use crate::workspace::{Carried, Place, Shown, last};
 
 /// How long a good answer to the question whether the token is good is remembered.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// How often a machine is looked for that may still be on its way.
-const LOOKS: u32 = 4;
-/// How often a machine is asked to go that is changing, and the time between.
-const REMOVALS: u32 = 60;
-const PAUSE: Duration = Duration::from_millis(500);
+
+/// A machine, as its provider lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Its name there.
+    pub name: String,
+    /// Whose it is, if it says so in a way that we do.
+    pub id: Option<SandboxId>,
+    /// Its state, in the provider's word.
+    pub state: String,
+    /// Whether it runs, or is about to.
+    pub runs: bool,
+    /// When it was made, in seconds since 1970; 0 if that is not known.
+    pub created_secs: u64,
+}
 
 /// One account at a provider.
 #[async_trait]
@@ -59,8 +72,8 @@ pub trait Provider: Send + Sync + 'static {
     /// Whether the token may be used.
     async fn try_out(&self) -> Result<(), Failure>;
 
-    /// Names of the machines that carry this word for a data directory.
-    async fn labelled(&self, instance: &str) -> Result<Vec<String>, Failure>;
+    /// The machines that carry this word for a data directory.
+    async fn labelled(&self, instance: &str) -> Result<Vec<Listed>, Failure>;
 
     /// Whether this spec can be kept at all, before anything is made.
     ///
@@ -81,6 +94,16 @@ pub trait Provider: Send + Sync + 'static {
 
     /// The machine, if it runs.
     async fn running(&self, ready: &Ready) -> Result<Option<Arc<dyn Machine>>, Failure>;
+
+    /// Whether it stops machines that are not used and can start them again.
+    fn stops(&self) -> bool {
+        false
+    }
+
+    /// Whether the machine was stopped and can be made to run again with what is on its disk.
+    async fn is_stopped(&self, _: &Ready) -> Result<bool, Failure> {
+        Ok(false)
+    }
 
     /// The machine, if it runs or can be made to run again with what is on its disk.
     async fn woken(&self, ready: &Ready) -> Result<Option<Arc<dyn Machine>>, Failure> {
@@ -109,6 +132,8 @@ struct Inner<P> {
     journal: Journal,
     /// Whether what earlier processes left has been looked for.
     swept: OnceCell<()>,
+    /// Names of machines that were listed and are written down nowhere, by whose they say they are.
+    strays: Mutex<HashMap<SandboxId, Vec<String>>>,
 }
 
 impl<P: Provider> Rented<P> {
@@ -131,6 +156,7 @@ impl<P: Provider> Rented<P> {
                 guarantees,
                 journal,
                 swept: OnceCell::new(),
+                strays: Mutex::default(),
             }),
         }
     }
@@ -139,10 +165,6 @@ impl<P: Provider> Rented<P> {
 /// Where its workspace lies.
 fn place(ready: &Ready) -> Place<'_> {
     Place { directory: &ready.directory, home: ready.told.home() }
-}
-
-fn is_gone(failure: &Failure) -> bool {
-    matches!(failure.status(), Some(404 | 410))
 }
 
 impl<P: Provider> Inner<P> {
@@ -246,125 +268,10 @@ impl<P: Provider> Inner<P> {
         self.on_disk(judge).await
     }
 
-    /// Removes what processes left that are no more: once in a process, before it makes anything.
-    async fn sweep(&self) {
-        let swept = self.swept.get_or_init(|| async {
-            if let Err(error) = self.sweep_now().await {
-                tracing::warn!(%error, provider = self.title(), "what earlier processes left cannot be looked for");
-            }
-        });
-        swept.await;
-    }
-
-    async fn sweep_now(&self) -> Result<()> {
-        let provider = self.provider()?;
-        for entry in self.on_disk(|journal| journal.all()).await? {
-            if !self.is_ours(&entry) {
-                continue;
-            }
-            let id = entry.id.clone();
-            // Whoever opens or ends it has the lock, and whoever keeps it the other one.
-            let locks = self
-                .on_disk(move |journal| {
-                    let Some(lock) = journal.try_lock(&id, "lock")? else { return Ok(None) };
-                    let Some(alive) = journal.alive(&id)? else { return Ok(None) };
-                    // It may have changed before the lock was had.
-                    Ok(journal.read(&id)?.map(|entry| (lock, alive, entry)))
-                })
-                .await?;
-            let Some((_lock, _alive, entry)) = locks else { continue };
-            let is_over = entry.ready.is_none() || entry.ephemeral;
-            if !is_over {
-                continue;
-            }
-            self.carry_last(&entry).await;
-            if self.end(provider, &entry).await.is_ok() {
-                let id = entry.id.clone();
-                self.forget(id).await?;
-            }
-        }
-        // What is not written down, such as a machine whose making nobody waited for. Names first: what is written down
-        // after this is made after this.
-        let instance = self.on_disk(|journal| journal.instance()).await?;
-        let names = provider.labelled(&instance).await.map_err(|error| failure::unavailable(&error))?;
-        let known: HashSet<String> =
-            self.on_disk(|journal| journal.all()).await?.into_iter().map(|entry| entry.name).collect();
-        for name in names.iter().filter(|name| !known.contains(*name)) {
-            tracing::info!(%name, provider = provider.title(), "a sandbox that nobody knows of is removed");
-            if let Err(error) = self.delete(provider, name, 1).await {
-                tracing::warn!(%name, %error, "it could not be removed");
-            }
-        }
-        Ok(())
-    }
-
     /// Whether it is of the account that is set up.
     fn is_ours(&self, entry: &Entry) -> bool {
         let is = |provider: &P| entry.api == provider.api() && entry.project == provider.account();
         self.provider.as_ref().is_ok_and(is)
-    }
-
-    /// Ends a machine and removes it at the provider. One that is gone is no error.
-    async fn end(&self, provider: &P, entry: &Entry) -> Result<(), Failure> {
-        if let Some(ready) = &entry.ready {
-            match provider.stop(ready).await {
-                Err(failure) if !is_gone(&failure) && !matches!(failure.status(), Some(400 | 409 | 422)) => {
-                    return Err(failure);
-                }
-                _ => {}
-            }
-        }
-        // One that was being made when its maker died may appear a moment later.
-        let looks = if entry.ready.is_none() { LOOKS } else { 1 };
-        self.delete(provider, &entry.name, looks).await
-    }
-
-    async fn delete(&self, provider: &P, name: &str, mut looks: u32) -> Result<(), Failure> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match provider.delete(name).await {
-                Err(failure) if is_gone(&failure) => {
-                    looks = looks.saturating_sub(1);
-                    if looks == 0 {
-                        return Ok(());
-                    }
-                }
-                // It is changing: being stopped, or being made.
-                Err(failure) if failure.status() == Some(409) && tries < REMOVALS => {}
-                done => return done,
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    async fn remove(&self, id: &SandboxId) -> Result<()> {
-        let wanted = id.clone();
-        if self.on_disk(move |journal| journal.read(&wanted)).await?.is_none() {
-            return Ok(());
-        }
-        let wanted = id.clone();
-        let (_lock, entry) =
-            self.on_disk(move |journal| Ok((journal.lock(&wanted)?, journal.read(&wanted)?))).await?;
-        let Some(entry) = entry else { return Ok(()) };
-        self.remove_locked(&entry).await
-    }
-
-    async fn remove_locked(&self, entry: &Entry) -> Result<()> {
-        if !self.is_ours(entry) {
-            return Err(Error::Unavailable(
-                Diagnosis::new(
-                    "provider-other",
-                    "the sandbox is of another account or project than is set up",
-                )
-                .cause(format!("it was made at {} in the project {}", entry.api, entry.project))
-                .fix("set the token, project and address it was made with, and end it then"),
-            ));
-        }
-        self.carry_last(entry).await;
-        self.end(self.provider()?, entry).await.map_err(|error| failure::unavailable(&error))?;
-        let id = entry.id.clone();
-        self.forget(id).await
     }
 
     /// The machine that is written down, if it is one that can be used.
@@ -389,6 +296,34 @@ impl<P: Provider> Inner<P> {
         let Some((ready, machine)) = self.running(&entry, false).await? else { return Ok(None) };
         let shown = self.shown(id, spec).await?;
         Ok(Some(self.hand_out(&entry, &ready, machine, shown, None, false)))
+    }
+
+    async fn is_stopped(&self, id: &SandboxId) -> Result<bool> {
+        if !self.provider.as_ref().is_ok_and(Provider::stops) {
+            return Ok(false);
+        }
+        let wanted = id.clone();
+        let entry = self.on_disk(move |journal| journal.read(&wanted)).await?;
+        // One that ends with its opener is removed by whoever comes next.
+        let Some(entry) = entry.filter(|entry| self.is_ours(entry) && !entry.ephemeral) else {
+            return Ok(false);
+        };
+        let Some(ready) = &entry.ready else { return Ok(false) };
+        self.provider()?.is_stopped(ready).await.map_err(|failure| failure::unavailable(&failure))
+    }
+
+    /// The machine of this spec that was stopped, started again.
+    async fn revive(self: &Arc<Self>, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+        let (id, fingerprint) = (spec.id(), spec.fingerprint());
+        if !self.is_stopped(&id).await? {
+            return Ok(None);
+        }
+        let shown = self.shown(&id, Some(spec)).await?;
+        let (_lock, known) =
+            self.on_disk(move |journal| Ok((journal.lock(&id)?, journal.read(&id)?))).await?;
+        let Some(known) = known.filter(|known| known.fingerprint == fingerprint) else { return Ok(None) };
+        let woken = self.running(&known, true).await?;
+        Ok(woken.map(|(ready, machine)| self.hand_out(&known, &ready, machine, shown, None, false)))
     }
 
     fn hand_out(
@@ -539,25 +474,32 @@ impl<P: Provider> Backend for Rented<P> {
         self.inner.adopt(&spec.id(), Some(spec)).await
     }
 
+    fn revives(&self) -> bool {
+        self.inner.provider.as_ref().is_ok_and(Provider::stops)
+    }
+
+    async fn is_stopped(&self, id: &SandboxId) -> Result<bool> {
+        self.inner.is_stopped(id).await
+    }
+
+    async fn revive(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+        self.inner.revive(spec).await
+    }
+
     async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
         self.inner.adopt(id, None).await
     }
 
     async fn list(&self) -> Result<Vec<SandboxRecord>> {
-        let mut records = Vec::new();
-        for entry in self.inner.on_disk(|journal| journal.all()).await? {
-            // One that cannot be asked after may run.
-            let running =
-                self.inner.provider.is_err() || !matches!(self.inner.running(&entry, false).await, Ok(None));
-            let Entry { id, fingerprint, created_millis, .. } = entry;
-            let created_secs = created_millis / 1000;
-            records.push(SandboxRecord { id, fingerprint, running, created_secs });
-        }
-        Ok(records)
+        self.inner.list().await
     }
 
     async fn remove(&self, id: &SandboxId) -> Result<()> {
         self.inner.remove(id).await
+    }
+
+    async fn discard(&self, name: &str) -> Result<()> {
+        self.inner.discard(name).await
     }
 }
 

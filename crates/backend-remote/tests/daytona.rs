@@ -338,8 +338,18 @@ async fn one_that_was_stopped_is_started_again_with_its_files() {
     assert_eq!((error.kind(), error.code()), ("unavailable", "sandbox-gone"));
     assert!(backend.adopt(&spec).await.unwrap().is_none());
     assert!(!backend.list().await.unwrap()[0].running);
+    assert!(backend.revives() && backend.is_stopped(&spec.id()).await.unwrap());
     let again = backend.open(&spec).await.unwrap();
     assert_eq!(out(&again, "cat /tmp/kept").await, "kept\n");
+    assert!(!backend.is_stopped(&spec.id()).await.unwrap());
+    assert!(backend.revive(&spec).await.unwrap().is_none(), "it runs");
+    rig.daytona.expire().await;
+    let mut other = spec.clone();
+    other.network = Setting::new(Network::Open, Origin::Flag);
+    assert!(backend.revive(&other).await.unwrap().is_none(), "that is another one");
+    rig.daytona.fail("POST", "/start", Fault::Status(409, "Conflict", None), 2);
+    let revived = backend.revive(&spec).await.unwrap().unwrap();
+    assert_eq!((out(&revived, "cat /tmp/kept").await.as_str(), revived.is_new()), ("kept\n", false));
     assert_eq!(rig.daytona.made(), 1);
     again.close().await.unwrap();
     rig.is_clean().await;
@@ -351,6 +361,8 @@ async fn one_that_was_removed_is_made_anew() {
     let (backend, spec) = (rig.backend(), spec("s", IDLE));
     let sandbox = backend.open(&spec).await.unwrap();
     rig.daytona.remove_all().await;
+    assert!(!backend.is_stopped(&spec.id()).await.unwrap());
+    assert!(backend.revive(&spec).await.unwrap().is_none());
     let error = run(&sandbox, "true", 10).await.unwrap_err();
     assert_eq!((error.kind(), error.code()), ("unavailable", "sandbox-gone"));
     let again = backend.open(&spec).await.unwrap();

@@ -6,6 +6,7 @@ mod contract;
 mod daytona;
 mod daytona_contract;
 mod faults;
+mod listed;
 mod rig;
 mod terms;
 mod workspace;

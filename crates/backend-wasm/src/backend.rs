@@ -268,7 +268,7 @@ impl Backend for WasmBackend {
                 }
                 let running = places.running(&id).is_some();
                 let Record { fingerprint, created_secs, .. } = record;
-                all.push(SandboxRecord { id, fingerprint, running, created_secs });
+                all.push(SandboxRecord { id, fingerprint, running, created_secs, provider: None });
             }
             Ok(all)
         });

@@ -61,17 +61,23 @@ fn a_session_keeps_its_sandbox_and_the_answer_says_when_there_is_another_one() {
     assert_eq!((again.status, again.stdout.as_str()), (Some(0), "kept\n"), "{again:?}");
     let listed = rented.run(&["sandbox", "ps", "--json"]);
     assert!(listed.stdout.contains("\"daytona\""), "{listed:?}");
-    let end: [&dyn Fn(); 2] = [&|| rented.runtime.block_on(rented.daytona.expire()), &|| {
-        rented.runtime.block_on(rented.daytona.remove_all())
-    }];
-    for (made, end) in [2, 3].into_iter().zip(end) {
-        end();
-        let anew = rented.run(&["exec", "--session", "s", "--json", "cat /tmp/kept || echo anew"]);
-        let answer = anew.json();
-        assert_eq!(answer["stdout"], "anew\n", "{anew:?}");
-        assert!(!answer["restarted"].is_null(), "{anew:?}");
-        assert_eq!((rented.daytona.made(), rented.daytona.machines().len()), (made, 1));
-    }
+    // It was stopped, and has its files still; then it was removed.
+    rented.runtime.block_on(rented.daytona.expire());
+    let pruned = rented.run(&["sandbox", "prune", "--json"]);
+    assert_eq!(pruned.status, Some(0), "{pruned:?}");
+    let line = "cat /tmp/kept 2>/dev/null || echo anew";
+    let revived = rented.run(&["exec", "--session", "s", "--json", line]);
+    let answer = revived.json();
+    assert_eq!(answer["stdout"], "kept\n", "{revived:?}");
+    assert!(answer["restarted"].is_null(), "{revived:?}");
+    assert!(answer["notes"].to_string().contains("was started again"), "{revived:?}");
+    assert_eq!((rented.daytona.made(), rented.daytona.machines().len()), (1, 1));
+    rented.runtime.block_on(rented.daytona.remove_all());
+    let anew = rented.run(&["exec", "--session", "s", "--json", line]);
+    let answer = anew.json();
+    assert_eq!(answer["stdout"], "anew\n", "{anew:?}");
+    assert!(!answer["restarted"].is_null(), "{anew:?}");
+    assert_eq!((rented.daytona.made(), rented.daytona.machines().len()), (2, 1));
     let removed = rented.run(&["session", "rm", "s"]);
     assert_eq!(removed.status, Some(0), "{removed:?}");
     assert_eq!(rented.daytona.machines(), Vec::<String>::new());
@@ -96,4 +102,26 @@ fn auto_picks_it_only_with_a_key_and_says_so() {
     let here = rented.place.run(["exec", "--json", "echo here"]).json();
     assert_ne!(here["backend"], "daytona");
     assert_eq!((rented.daytona.machines(), rented.daytona.made()), (vec![], 1));
+}
+
+#[test]
+fn a_sandbox_that_the_provider_alone_knows_of_is_listed_and_pruned() {
+    let rented = Rented::new();
+    let made = rented.run(&["exec", "--session", "s", "--backend", "daytona", "true"]);
+    assert_eq!(made.status, Some(0), "{made:?}");
+    let listed = rented.run(&["sandbox", "ps", "--json"]).json();
+    let told = listed["sandboxes"][0].clone();
+    let name = rented.daytona.machines().remove(0);
+    let provider = serde_json::json!({ "name": name, "state": "started", "known": true });
+    assert_eq!((&told["provider"], &told["session"]), (&provider, &serde_json::json!("s")), "{told}");
+    // As when a data directory is put back from an older copy.
+    let id = told["id"].as_str().unwrap();
+    std::fs::remove_file(rented.place.data().join(format!("remote/daytona/{id}.json"))).unwrap();
+    let listed = rented.run(&["sandbox", "ps"]);
+    assert!(listed.stdout.contains("started, unknown here"), "{listed:?}");
+    assert!(listed.stdout.contains("gone"), "the session's own is not there any more: {listed:?}");
+    let pruned = rented.run(&["sandbox", "prune"]);
+    assert_eq!(pruned.status, Some(0), "{pruned:?}");
+    assert_eq!(rented.daytona.machines(), Vec::<String>::new());
+    assert_eq!(rented.daytona.wrong(), Vec::<String>::new());
 }

@@ -34,6 +34,8 @@ pub(crate) struct Engine {
     pub(crate) ran: Mutex<Vec<String>>,
     /// Sandboxes by id, with their fingerprints.
     pub(crate) live: Mutex<HashMap<SandboxId, Arc<FakeSandbox>>>,
+    /// Those of `live` that were stopped, if the engine is one that does so.
+    pub(crate) stopped: Mutex<HashMap<SandboxId, Arc<FakeSandbox>>>,
     /// What an earlier program left.
     pub(crate) legacy: Mutex<Vec<Legacy>>,
 }
@@ -147,6 +149,22 @@ impl Backend for Fake {
         Ok(same.map(|sandbox| Arc::clone(sandbox) as Arc<dyn Sandbox>))
     }
 
+    fn revives(&self) -> bool {
+        self.name == BackendName::Daytona
+    }
+
+    async fn is_stopped(&self, id: &SandboxId) -> Result<bool> {
+        Ok(self.engine.stopped.lock().unwrap().contains_key(id))
+    }
+
+    async fn revive(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+        let mut stopped = self.engine.stopped.lock().unwrap();
+        let same = stopped.get(&spec.id()).is_some_and(|one| one.fingerprint == spec.fingerprint());
+        let Some(sandbox) = same.then(|| stopped.remove(&spec.id())).flatten() else { return Ok(None) };
+        self.engine.live.lock().unwrap().insert(spec.id(), Arc::clone(&sandbox));
+        Ok(Some(sandbox))
+    }
+
     async fn find(&self, id: &SandboxId) -> Result<Option<Arc<dyn Sandbox>>> {
         let live = self.engine.live.lock().unwrap();
         Ok(live.get(id).map(|sandbox| Arc::clone(sandbox) as Arc<dyn Sandbox>))
@@ -161,6 +179,7 @@ impl Backend for Fake {
             return Err(Error::Unavailable(unreachable_engine()));
         }
         self.engine.live.lock().unwrap().remove(id);
+        self.engine.stopped.lock().unwrap().remove(id);
         Ok(())
     }
 
@@ -368,6 +387,14 @@ impl Machine {
 
     pub(crate) fn down(&self, name: BackendName, down: bool) {
         self.engine(name).down.store(down, Ordering::SeqCst);
+    }
+}
+
+impl Engine {
+    /// Stops its sandboxes, as when nobody used them.
+    pub(crate) fn stop_all(&self) {
+        let live: Vec<_> = self.live.lock().unwrap().drain().collect();
+        self.stopped.lock().unwrap().extend(live);
     }
 }
 

@@ -6,6 +6,8 @@
 mod kept;
 mod list;
 mod running;
+#[cfg(test)]
+mod stopped_tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -309,13 +311,29 @@ impl Runtime {
                 let same = old.state == SandboxState::Running
                     && old.backend == backend.name()
                     && old.fingerprint == spec.fingerprint();
-                if same
-                    && !unwanted
-                    && let Some(sandbox) = backend.adopt(spec).await?
-                {
+                let mut revived = false;
+                let found = match same && !unwanted {
+                    true => match backend.adopt(spec).await? {
+                        None => {
+                            let found = backend.revive(spec).await?;
+                            revived = found.is_some();
+                            found
+                        }
+                        found => found,
+                    },
+                    false => None,
+                };
+                if let Some(sandbox) = found {
                     let generation = old.generation;
+                    if revived {
+                        // What ran in it has ended with it.
+                        self.settle_in(&known.session, &*sandbox).await;
+                    }
                     self.judged_anew(lock, generation, judged.clone()).await?;
-                    let Judged { not_enforced, notes, .. } = judged;
+                    let Judged { not_enforced, mut notes, .. } = judged;
+                    if revived {
+                        notes.push(format!("{}: {REVIVED}", backend.name()));
+                    }
                     let (backend, spec) = (backend.name(), Box::new(route.spec));
                     let opened = Opened { sandbox, backend, not_enforced, notes, spec };
                     let place = Place { opened, generation, restarted: None };
@@ -429,9 +447,11 @@ impl Runtime {
             return None;
         }
         let mut route = router::named_route(self.registry(), row.backend, spec).await.ok()?;
-        // Only while it runs: a new sandbox goes to the best backend there is then.
-        let found = route.backend.find(&route.spec.id()).await;
-        found.ok().flatten()?;
+        // Only while it is there: a new sandbox goes to the best backend there is then.
+        let id = route.spec.id();
+        if route.backend.find(&id).await.ok().flatten().is_none() {
+            route.backend.is_stopped(&id).await.ok().filter(|stopped| *stopped)?;
+        }
         if failover::stood_in(&row.judged.choice) {
             route.without = failover::without(&row.judged.choice);
             route.notes.clone_from(&row.judged.notes);
@@ -683,6 +703,10 @@ impl OpenSession {
         &self.spec
     }
 }
+
+/// What is said of a sandbox that had been stopped.
+const REVIVED: &str = "the sandbox had been stopped there and was started again: its files are as they were, and what ran in \
+                       it has ended";
 
 const WITHOUT_PROXY: &str = "network `trusted`: what runs in the background reaches it only while another command of this \
                              session runs, since the proxy is in the program that ran the command";

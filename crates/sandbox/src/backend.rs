@@ -125,8 +125,24 @@ pub struct SandboxRecord {
     pub fingerprint: String,
     /// Whether its first process lives, or may do so out of sight. It need not answer, nor be of this version.
     pub running: bool,
-    /// When it was opened, in seconds since 1970.
+    /// When it was opened, in seconds since 1970; 0 where nobody knows.
     pub created_secs: u64,
+    /// What the provider that holds it says of it; absent where there is none, or where it does not list it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Provided>,
+}
+
+/// A sandbox, as its provider lists it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Provided {
+    /// Its name there.
+    pub name: String,
+    /// Its state, in the provider's own word.
+    pub state: String,
+    /// Whether it is written down here, too. One that is not was left by a process that was killed, or by a data directory
+    /// that was lost: nobody uses it.
+    pub known: bool,
 }
 
 /// Something that an earlier program left in an engine, and that no sandbox of ours uses.
@@ -206,6 +222,29 @@ pub trait Backend: Send + Sync {
     /// another PID namespace of this machine and cannot be judged from here.
     async fn adopt(&self, spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>>;
 
+    /// Whether unused sandboxes are stopped by the place where they are, with what is on their disks, so that
+    /// [`revive`](Self::revive) starts one again. Nobody else needs to end them then.
+    fn revives(&self) -> bool {
+        false
+    }
+
+    /// Whether the sandbox of this id was stopped and [`revive`](Self::revive) can start it again. Nothing is started.
+    ///
+    /// # Errors
+    /// Those of asking.
+    async fn is_stopped(&self, _id: &SandboxId) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// The sandbox of `spec` that was stopped, started again with what is on its disk; what ran in it has ended. None is
+    /// ever made: `None` when there is none, when it has another fingerprint, and when it cannot be started any more.
+    ///
+    /// # Errors
+    /// `Unavailable` when it cannot be started now; it stays as it is.
+    async fn revive(&self, _spec: &SandboxSpec) -> Result<Option<Arc<dyn Sandbox>>> {
+        Ok(None)
+    }
+
     /// The sandbox that runs under this id, whatever it was opened with; nothing is started or ended. Its commands,
     /// files and end are the sandbox's own, but a command that is started through it finds only the variables and the
     /// directory that every sandbox of the backend has.
@@ -224,6 +263,15 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// `Unavailable` when it does not end, or belongs to another PID namespace of this machine (`sandbox-elsewhere`).
     async fn remove(&self, id: &SandboxId) -> Result<()>;
+
+    /// Removes a sandbox that [`list`](Self::list) told of as one that its provider alone knows of, by its name there. One
+    /// that is written down here, or is gone, is left alone.
+    ///
+    /// # Errors
+    /// Those of the provider.
+    async fn discard(&self, _name: &str) -> Result<()> {
+        Ok(())
+    }
 
     /// Removes what the backend keeps of a session beyond its sandbox, such as a scratch folder, once the session is
     /// given up for good. Its sandbox has been closed or removed.

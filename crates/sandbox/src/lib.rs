@@ -21,7 +21,7 @@ pub mod session;
 pub mod setting;
 pub mod spec;
 
-pub use backend::{Backend, BackendName, Detection, Legacy, SandboxRecord, Usable};
+pub use backend::{Backend, BackendName, Detection, Legacy, Provided, SandboxRecord, Usable};
 pub use container::{Gpus, ImageChoice};
 pub use diagnosis::Diagnosis;
 pub use domain::{DomainPattern, HostPattern};

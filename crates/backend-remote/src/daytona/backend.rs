@@ -10,7 +10,7 @@ use moltis_agentless::plain;
 use moltis_config::value::secret::Secret;
 use moltis_sandbox::{
     Backend, BackendName, Diagnosis, Error, Guarantees, ImageChoice, Lifetime, Network, Promise, Result,
-    SandboxSpec,
+    SandboxId, SandboxSpec,
 };
 
 use super::client::Daytona;
@@ -21,7 +21,7 @@ use crate::failure;
 use crate::http::Failure;
 use crate::journal::{Entry, Ready};
 use crate::machine::Machine;
-use crate::rented::{Provider, Rented};
+use crate::rented::{Listed, Provider, Rented};
 use crate::sandbox::Remote;
 
 /// How long a sandbox may take to start: from a snapshot, and from an image, which is built first.
@@ -35,6 +35,8 @@ const FORSAKEN: u64 = 15;
 const REMOVED_AFTER: i64 = 60;
 /// The label whose value is the word for a data directory.
 const LABEL: &str = "moltis";
+/// The label that says when it was made, in seconds since 1970.
+const MADE: &str = "moltis-made";
 
 /// What the backend is set up with.
 #[derive(Clone, Debug)]
@@ -138,6 +140,21 @@ impl Source<'_> {
     }
 }
 
+/// Whether a sandbox in this state runs, or is about to.
+fn is_on(state: &str) -> bool {
+    matches!(
+        state,
+        "started"
+            | "starting"
+            | "creating"
+            | "restoring"
+            | "resuming"
+            | "pending_build"
+            | "building_snapshot"
+            | "pulling_snapshot"
+    )
+}
+
 /// Whether the network is blocked at first. With `trusted` nothing is reached before the list is told.
 fn is_blocked(network: Network) -> bool {
     network != Network::Open
@@ -186,8 +203,19 @@ impl Provider for DaytonaProvider {
         self.daytona.try_out().await
     }
 
-    async fn labelled(&self, instance: &str) -> Result<Vec<String>, Failure> {
-        self.daytona.labelled(LABEL, instance).await
+    async fn labelled(&self, instance: &str) -> Result<Vec<Listed>, Failure> {
+        let all = self.daytona.labelled(LABEL, instance).await?;
+        let listed = all.into_iter().map(|one| {
+            let state = one.state.as_deref().unwrap_or("unknown");
+            Listed {
+                id: one.labels.get("moltis-id").and_then(|id| SandboxId::parse(id)),
+                runs: is_on(state),
+                state: plain(state.as_bytes()),
+                created_secs: one.labels.get(MADE).and_then(|made| made.parse().ok()).unwrap_or(0),
+                name: one.name,
+            }
+        });
+        Ok(listed.collect())
     }
 
     fn judge(&self, _: &SandboxSpec) -> Result<()> {
@@ -206,6 +234,7 @@ impl Provider for DaytonaProvider {
         let labels = [
             (LABEL, instance),
             ("moltis-id", entry.id.to_string()),
+            (MADE, (entry.created_millis / 1000).to_string()),
             ("moltis-spec", entry.fingerprint.chars().take(32).collect()),
         ];
         let create = Create {
@@ -254,6 +283,23 @@ impl Provider for DaytonaProvider {
         }
     }
 
+    fn stops(&self) -> bool {
+        true
+    }
+
+    async fn is_stopped(&self, ready: &Ready) -> Result<bool, Failure> {
+        match self.daytona.sandbox(&ready.machine).await {
+            Ok(told) => Ok(matches!(
+                told.state(),
+                "stopped" | "stopping" | "archived" | "archiving" | "paused" | "pausing"
+                // Somebody starts it at this moment.
+                | "starting" | "restoring" | "resuming"
+            )),
+            Err(failure) if failure.status() == Some(404) => Ok(false),
+            Err(failure) => Err(failure),
+        }
+    }
+
     async fn woken(&self, ready: &Ready) -> Result<Option<Arc<dyn Machine>>, Failure> {
         let end = Instant::now() + STARTS_WITHIN;
         let mut pause = LOOK.0;
@@ -277,7 +323,10 @@ impl Provider for DaytonaProvider {
                 _ => return Ok(None),
             }
             if Instant::now() > end {
-                return Ok(None);
+                // It has its files still, so it is none that is not there.
+                let state = plain(told.state().as_bytes());
+                let limit = STARTS_WITHIN.as_secs();
+                return Err(Failure::Broken(format!("the sandbox is {state} after {limit} s, not started")));
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 11 / 10).min(LOOK.1);

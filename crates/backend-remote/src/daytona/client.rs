@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::toolbox::Toolbox;
-use super::wire::{Create, NetworkSettings, Page, ProxyUrl, Told};
+use super::wire::{Create, Listed, NetworkSettings, Page, ProxyUrl, Told};
 use crate::http::{Call, Client, Failure, escaped};
 use crate::retry::Again;
 
@@ -58,10 +58,10 @@ impl Daytona {
         self.json(call(Method::GET, format!("/sandbox/{}", escaped(name)), Again::Safe)).await
     }
 
-    /// Names of the sandboxes with this label.
-    pub async fn labelled(&self, label: &str, value: &str) -> Result<Vec<String>, Failure> {
+    /// The sandboxes with this label.
+    pub async fn labelled(&self, label: &str, value: &str) -> Result<Vec<Listed>, Failure> {
         let labels = serde_json::json!({ label: value }).to_string();
-        let mut names = Vec::new();
+        let mut all = Vec::new();
         let mut cursor: Option<String> = None;
         for _ in 0..100 {
             let mut path = format!("/sandbox?limit=100&labels={}", escaped(&labels));
@@ -69,13 +69,13 @@ impl Daytona {
                 path.push_str(&format!("&cursor={}", escaped(cursor)));
             }
             let page: Page = self.json(call(Method::GET, path, Again::Safe)).await?;
-            names.extend(page.items.into_iter().map(|listed| listed.name));
+            all.extend(page.items);
             cursor = page.next_cursor;
             if cursor.is_none() {
                 break;
             }
         }
-        Ok(names)
+        Ok(all)
     }
 
     /// Whether the key may be used.

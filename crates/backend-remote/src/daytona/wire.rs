@@ -71,6 +71,10 @@ pub struct Page {
 #[derive(Clone, Debug, Deserialize)]
 pub struct Listed {
     pub name: String,
+    #[serde(default)]
+    pub state: Option<String>,
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// Where the toolbox of a sandbox answers.

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use moltis_agentless::plain;
 use moltis_config::value::secret::Secret;
 use moltis_sandbox::{
-    Backend, BackendName, Diagnosis, Error, Guarantees, Network, Promise, Result, SandboxSpec,
+    Backend, BackendName, Diagnosis, Error, Guarantees, Network, Promise, Result, SandboxId, SandboxSpec,
 };
 
 use super::client::Vercel;
@@ -20,7 +20,7 @@ use crate::failure;
 use crate::http::{Client, Failure};
 use crate::journal::{Entry, Ready};
 use crate::machine::Machine;
-use crate::rented::{Provider, Rented};
+use crate::rented::{Listed, Provider, Rented};
 use crate::sandbox::Remote;
 
 /// How long a machine may take to start.
@@ -265,8 +265,16 @@ impl Provider for VercelProvider {
         self.vercel.try_out().await
     }
 
-    async fn labelled(&self, instance: &str) -> Result<Vec<String>, Failure> {
-        self.vercel.tagged(&format!("moltis:{instance}")).await
+    async fn labelled(&self, instance: &str) -> Result<Vec<Listed>, Failure> {
+        let records = self.vercel.tagged(&format!("moltis:{instance}")).await?;
+        let listed = records.into_iter().map(|record| Listed {
+            id: record.tags.get("moltis-id").and_then(|id| SandboxId::parse(id)),
+            runs: matches!(record.status.as_str(), "pending" | "running"),
+            state: plain(record.status.as_bytes()),
+            created_secs: record.created_at / 1000,
+            name: record.name,
+        });
+        Ok(listed.collect())
     }
 
     fn judge(&self, _: &SandboxSpec) -> Result<()> {

@@ -87,9 +87,9 @@ impl Vercel {
         self.json(self.call(Method::GET, &path, &[("projectId", &self.project)], Again::Safe)).await
     }
 
-    /// Names of machines with this tag.
-    pub async fn tagged(&self, tag: &str) -> Result<Vec<String>, Failure> {
-        let mut names = Vec::new();
+    /// Machines with this tag.
+    pub async fn tagged(&self, tag: &str) -> Result<Vec<Record>, Failure> {
+        let mut records = Vec::new();
         let mut cursor: Option<String> = None;
         for _ in 0..100 {
             let mut query = vec![("project", self.project.as_str()), ("limit", "50"), ("tags", tag)];
@@ -97,13 +97,13 @@ impl Vercel {
                 query.push(("cursor", cursor));
             }
             let page: Page = self.json(self.call(Method::GET, "/v2/sandboxes", &query, Again::Safe)).await?;
-            names.extend(page.sandboxes.into_iter().map(|record: Record| record.name));
+            records.extend(page.sandboxes);
             cursor = page.pagination.next;
             if cursor.is_none() {
                 break;
             }
         }
-        Ok(names)
+        Ok(records)
     }
 
     /// Whether the token may use the project.

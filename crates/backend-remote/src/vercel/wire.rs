@@ -99,6 +99,12 @@ pub enum Source<'a> {
 pub struct Record {
     pub name: String,
     pub persistent: bool,
+    #[serde(default)]
+    pub status: String,
+    #[serde(default)]
+    pub created_at: u64,
+    #[serde(default)]
+    pub tags: BTreeMap<String, String>,
 }
 
 /// One run of it.

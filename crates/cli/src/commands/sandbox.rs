@@ -51,7 +51,7 @@ async fn ps(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
             info.session.as_ref().map_or("-".to_owned(), |key| render::name(key.as_str())),
             short(&info.id).to_owned(),
             info.backend.to_string(),
-            if info.running { "running" } else { "gone" }.to_owned(),
+            state(info),
             activity(|activity| render::span(activity.uptime)),
             activity(|activity| render::span(activity.idle)),
             activity(|activity| activity.operations.to_string()),
@@ -61,6 +61,15 @@ async fn ps(runtime: &Runtime, json: bool) -> Result<i32, Failure> {
         ]
     }));
     output::print(&render::table(&rows))
+}
+
+/// What there is of a sandbox, in a word or two.
+fn state(info: &moltis_runtime::SandboxInfo) -> String {
+    match &info.provider {
+        Some(told) if !told.known => format!("{}, unknown here", render::one_line(&told.state)),
+        Some(told) if !info.running => render::one_line(&told.state),
+        _ => if info.running { "running" } else { "gone" }.to_owned(),
+    }
 }
 
 /// As much of an id as people are shown.

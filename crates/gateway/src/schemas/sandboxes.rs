@@ -114,6 +114,18 @@ pub fn all() -> Named {
                         ),
                     ),
                     has("background", "Background commands that run in it", count()),
+                    may(
+                        "provider",
+                        "What the provider that holds it says of it",
+                        object(
+                            "",
+                            [
+                                has("name", "Its name there", text()),
+                                has("state", "Its state, in the provider's own word", text()),
+                                has("known", "Whether it is written down here, too", flag()),
+                            ],
+                        ),
+                    ),
                 ],
             ),
         ),

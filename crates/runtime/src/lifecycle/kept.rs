@@ -132,11 +132,15 @@ impl Runtime {
         let Some(session) = self.locked(&lock, key).await? else { return Ok(None) };
         let Some(row) = session.sandbox.clone() else { return Ok(None) };
         let Some((_, sandbox)) = self.find_of(&session).await? else {
-            if row.state != SandboxState::Running {
+            if row.state != SandboxState::Running || self.is_stopped(&session).await? {
                 return Ok(None);
             }
             return self.end_known(&lock, &session, &row, End::Always(Gone::Stopped)).await.map(Some);
         };
+        // One that is stopped where it is keeps its files, which it does not if it is ended from here.
+        if self.registry().get(row.backend).is_some_and(|backend| backend.revives()) {
+            return Ok(None);
+        }
         let activity = sandbox.activity().await?;
         if activity.operations > 0 || activity.idle < self.idle_ttl(&session) {
             return Ok(None);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use moltis_sandbox::{Activity, BackendName, Result, SandboxId, SessionKey, Usage};
+use moltis_sandbox::{Activity, BackendName, Provided, Result, SandboxId, SessionKey, Usage};
 use serde::{Serialize, Serializer};
 
 use super::End;
@@ -35,6 +35,16 @@ pub struct SandboxInfo {
     pub usage: Option<Usage>,
     /// Background commands that run in it.
     pub background: u32,
+    /// What the provider that holds it says of it, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub provider: Option<Provided>,
+}
+
+impl SandboxInfo {
+    /// Whether the provider alone knows of it.
+    pub fn is_stray(&self) -> bool {
+        self.provider.as_ref().is_some_and(|told| !told.known)
+    }
 }
 
 fn in_numbers<S: Serializer>(usage: &Option<Usage>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -85,7 +95,8 @@ impl Runtime {
             for record in records {
                 // Another backend may have had a sandbox of the same session before.
                 let of = sessions.get(&record.id).filter(|session| {
-                    session.sandbox.as_ref().is_some_and(|row| row.backend == backend.name())
+                    let stray = record.provider.as_ref().is_some_and(|told| !told.known);
+                    !stray && session.sandbox.as_ref().is_some_and(|row| row.backend == backend.name())
                 });
                 let session = of.map(|session| session.key.clone());
                 if session.is_some() {
@@ -100,8 +111,11 @@ impl Runtime {
                     activity: None,
                     usage: None,
                     background: 0,
+                    provider: record.provider,
                 };
-                if let Some(sandbox) = backend.find(&info.id).await.ok().flatten() {
+                if !info.is_stray()
+                    && let Some(sandbox) = backend.find(&info.id).await.ok().flatten()
+                {
                     let (activity, usage, processes) =
                         tokio::join!(sandbox.activity(), sandbox.usage(), sandbox.processes());
                     info.activity = activity.ok();
@@ -124,6 +138,7 @@ impl Runtime {
                 activity: None,
                 usage: None,
                 background: 0,
+                provider: None,
             })
         }));
         all.sort_by(|a, b| (&a.session, &a.id).cmp(&(&b.session, &b.id)));
@@ -168,6 +183,7 @@ impl Runtime {
         match self.find_of(&session).await? {
             Some(_) if !idle => Ok(false),
             Some(_) => self.end_idle(&lock, &session, &row, Gone::Stopped).await,
+            None if !idle && self.is_stopped(&session).await? => Ok(false),
             None => self.end_known(&lock, &session, &row, End::Always(Gone::Stopped)).await.map(|_| true),
         }
     }
@@ -175,6 +191,10 @@ impl Runtime {
     /// One of a single command that runs elsewhere now has no session either: it is in use, or will be in a moment.
     async fn prune_unknown(&self, info: &SandboxInfo) -> Result<bool> {
         let Some(backend) = self.registry().get(info.backend) else { return Ok(false) };
+        // Its id may be that of a session's sandbox, too, which is another one.
+        if let Some(stray) = info.provider.as_ref().filter(|told| !told.known) {
+            return backend.discard(&stray.name).await.map(|()| true);
+        }
         if info.running {
             let Some(sandbox) = backend.find(&info.id).await? else { return Ok(false) };
             if sandbox.activity().await?.idle < JUST_OPENED || !sandbox.close_if_idle().await? {

@@ -63,6 +63,15 @@ impl Runtime {
         Ok(backend.find(&session.sandbox_id).await?.map(|sandbox| (row.backend, sandbox)))
     }
 
+    /// Whether a session's sandbox was stopped where it is, and can be started again.
+    pub(super) async fn is_stopped(&self, session: &Session) -> Result<bool> {
+        let running = session.sandbox.as_ref().filter(|row| row.state == SandboxState::Running);
+        match running.and_then(|row| self.registry().get(row.backend)) {
+            Some(backend) => backend.is_stopped(&session.sandbox_id).await,
+            None => Ok(false),
+        }
+    }
+
     /// Ends a session's sandbox with all that runs in it. The session and its home stay.
     ///
     /// # Errors
@@ -149,6 +158,8 @@ impl Runtime {
                 self.end_idle(&lock, &session, &row, Gone::Evicted).await
             }
             Some(_) => Ok(false),
+            // It has its files still: what is dead goes first.
+            None if !live && self.is_stopped(&session).await? => Ok(false),
             None => self.end_known(&lock, &session, &row, End::Always(Gone::Evicted)).await.map(|_| true),
         }
     }

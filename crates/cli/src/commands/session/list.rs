@@ -78,6 +78,10 @@ pub fn state(session: &Session, sandbox: Option<&SandboxInfo>) -> String {
             Some(activity) if activity.operations > 0 => format!("running ({} busy)", activity.operations),
             _ => "running".to_owned(),
         },
+        // It has its files still.
+        (SandboxState::Running, Some(SandboxInfo { provider: Some(told), .. })) => {
+            render::one_line(&told.state)
+        }
         (SandboxState::Running, _) => "gone".to_owned(),
     }
 }
