@@ -5,6 +5,7 @@
 
 mod kept;
 mod list;
+mod moved;
 mod running;
 #[cfg(test)]
 mod stopped_tests;
@@ -296,6 +297,7 @@ impl Runtime {
         let unkept = known.settings.unkept()?;
         let mut restarted = known.session.ended;
         let mut row = known.session.sandbox.clone();
+        let was = self.was_on(&known.session).await?;
         loop {
             let route = self.route(&known, row.as_ref(), barred).await?;
             let Route { backend, spec, without, .. } = &route;
@@ -355,7 +357,8 @@ impl Runtime {
                 None => false,
             };
             match self.open_new(&lock, request, &**backend, spec, judged).await {
-                Ok((opened, generation)) => {
+                Ok((mut opened, generation)) => {
+                    opened.notes.extend(self.home_note(&known, was.as_ref(), &route));
                     let was_elsewhere =
                         !without.is_empty() && restarted.is_some_and(|why| why != Gone::Failover);
                     if moved || (was_elsewhere && self.last_ran_on(&known.session, without).await?) {
