@@ -17,6 +17,7 @@ mod mcp;
 mod outside;
 mod page;
 mod real;
+mod sdk;
 mod served;
 mod suites;
 mod tally;
@@ -62,6 +63,7 @@ cargo xtask COMMAND
                                        `moltis` that is built already
   mcp [--program PATH]                 the MCP client for Python on a real task, the inspector and the conformance
                                        suite, against `moltis mcp` and the gateway
+  sdk                                  the providers' own clients (npm's and Python's) against the stand-ins for them
   page [--write] [--program PATH] [--only NAME]
                                        the web page in Chromium against a real gateway; --only runs the tests with this in
                                        their names; --write draws the pictures of docs/page anew
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Some((&"blocks", rest)) => blocks::run(rest),
         Some((&"http", rest)) => http::run(rest),
         Some((&"mcp", rest)) => mcp::run(rest),
+        Some((&"sdk", rest)) => sdk::run(rest),
         Some((&"page", rest)) => page::run(rest),
         Some((&"lab", rest)) => lab::run(rest),
         Some((&"firecracker", rest)) => firecracker::run(rest),

@@ -9,7 +9,7 @@ use crate::command::{Scratch, kept, root};
 use crate::tally::{Tally, failures, indented};
 use crate::user::{Engines, User};
 use crate::{
-    Outcome, bench, blocks, engines, firecracker, http, install, lab, mcp, page, real, suites, user,
+    Outcome, bench, blocks, engines, firecracker, http, install, lab, mcp, page, real, sdk, suites, user,
 };
 
 /// Limit of one test program.
@@ -136,6 +136,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
     if form.whole() && form.all {
         http::tally(&mut tally, &moltis, false)?;
         mcp::tally(&mut tally, &moltis)?;
+        sdk::tally(&mut tally)?;
         page::tally(&mut tally, &moltis, &page::Form::default())?;
         lab::tally(&mut tally, &moltis)?;
     } else if form.whole() {

@@ -6,6 +6,15 @@ pub mod http;
 pub mod shapes;
 pub mod vercel;
 
+/// Whose calls are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asks {
+    /// Moltis's own: what it never does, such as making a machine that stays, is refused.
+    Moltis,
+    /// Anybody's, such as the official clients': whatever of the records is known here.
+    Anybody,
+}
+
 /// How a call is to fail.
 #[derive(Clone, Debug)]
 pub enum Fault {

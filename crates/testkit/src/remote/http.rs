@@ -202,12 +202,52 @@ async fn read(stream: &mut BufStream<TcpStream>) -> Option<Asked> {
             return None;
         }
     }
+    if let Some(coding) = headers.get("transfer-encoding") {
+        if coding != "chunked" || headers.contains_key("content-length") {
+            return None;
+        }
+        let body = chunks(stream).await?;
+        return asked(method, target, headers, body);
+    }
     let length: usize = headers.get("content-length").map_or(Some(0), |length| length.parse().ok())?;
-    if length > MAX_BODY || headers.contains_key("transfer-encoding") {
+    if length > MAX_BODY {
         return None;
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).await.ok()?;
+    asked(method, target, headers, body)
+}
+
+/// A body of which nobody knew how long it would be.
+async fn chunks(stream: &mut BufStream<TcpStream>) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    loop {
+        let mut line = String::new();
+        while !line.ends_with("\r\n") {
+            line.push(char::from(stream.read_u8().await.ok()?));
+            if line.len() > 16 {
+                return None;
+            }
+        }
+        let size = usize::from_str_radix(line.trim_end(), 16).ok()?;
+        if body.len() + size > MAX_BODY {
+            return None;
+        }
+        let from = body.len();
+        body.resize(from + size, 0);
+        stream.read_exact(&mut body[from..]).await.ok()?;
+        let mut end = [0; 2];
+        stream.read_exact(&mut end).await.ok()?;
+        if &end != b"\r\n" {
+            return None;
+        }
+        if size == 0 {
+            return Some(body);
+        }
+    }
+}
+
+fn asked(method: &str, target: &str, headers: BTreeMap<String, String>, body: Vec<u8>) -> Option<Asked> {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let query = query
         .split('&')

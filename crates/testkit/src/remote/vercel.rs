@@ -1,23 +1,20 @@
 //! A stand-in for Vercel Sandbox. Its machines are sandboxes of another backend, so that commands really run.
 
+mod commands;
+mod files;
+mod machines;
+
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
-use moltis_sandbox::exec::ExecEvents;
-use moltis_sandbox::files::WriteOptions;
-use moltis_sandbox::{
-    Backend, Command, ExecControl, ExecEvent, ExecRequest, GuestPath, Lifetime, Network, Origin, Sandbox,
-    SandboxSpec, SessionKey, Setting,
-};
+use moltis_sandbox::{Backend, Command, ExecEvent, ExecRequest, Sandbox};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use super::Fault;
+use self::commands::{Program, TOOLS};
 use super::http::{Asked, Reply, Server};
-use super::shapes;
+use super::{Asks, Fault, shapes};
 
 /// What the official client was recorded to send.
 const SHAPES: &str = include_str!("vercel.shapes");
@@ -31,6 +28,7 @@ pub struct Vercel {
 }
 
 struct State {
+    asks: Asks,
     token: &'static str,
     project: &'static str,
     team: &'static str,
@@ -61,19 +59,6 @@ struct Snapshot {
     expires: u64,
 }
 
-/// Where commands of root's find what installs packages, and where those are.
-const TOOLS: &str = "/tmp/.stand-in";
-
-/// Installs: knows every package but those that begin with `unknown`.
-const DNF: &str = r#"#!/bin/sh
-bad=
-for n; do case $n in unknown*) bad="$bad $n"; echo "No match for argument: $n";; esac; done
-[ -z "$bad" ] || { echo "Error: Unable to find a match:$bad"; exit 1; }
-go=
-for n; do [ -z "$go" ] || : >"/tmp/.stand-in/installed/$n"; [ "$n" = -- ] && go=1; done
-exit 0
-"#;
-
 /// The record of a machine.
 #[derive(Clone)]
 struct Kept {
@@ -95,23 +80,6 @@ struct One {
     machine: Arc<dyn Sandbox>,
     directory: String,
     commands: Mutex<BTreeMap<String, Arc<Program>>>,
-}
-
-struct Program {
-    id: String,
-    name: String,
-    args: Value,
-    cwd: String,
-    started: u64,
-    /// Lines of output, and how it ended.
-    log: watch::Sender<Log>,
-    signals: mpsc::Sender<i32>,
-}
-
-#[derive(Clone, Default)]
-struct Log {
-    lines: Vec<Bytes>,
-    code: Option<i64>,
 }
 
 fn now() -> u64 {
@@ -136,9 +104,15 @@ impl Vercel {
     /// The only team.
     pub const TEAM: &'static str = "team_standin";
 
-    /// Starts one whose machines are sandboxes of this backend.
+    /// Starts one whose machines are sandboxes of this backend, for Moltis's own client.
     pub async fn start(machines: Arc<dyn Backend>) -> Self {
+        Self::start_for(machines, Asks::Moltis).await
+    }
+
+    /// Starts one for this kind of client.
+    pub async fn start_for(machines: Arc<dyn Backend>, asks: Asks) -> Self {
         let state = Arc::new(State {
+            asks,
             token: Self::TOKEN,
             project: Self::PROJECT,
             team: Self::TEAM,
@@ -263,15 +237,6 @@ impl One {
             "timeout": *self.timeout.lock().unwrap(), "status": *self.status.borrow(), "requestedAt": self.started,
             "startedAt": self.started, "createdAt": self.started, "cwd": self.directory, "updatedAt": now(),
             "networkPolicy": *self.policy.lock().unwrap(), "sourceSandboxName": self.name,
-        })
-    }
-}
-
-impl Program {
-    fn tell(&self, run: &One) -> Value {
-        json!({
-            "id": self.id, "name": self.name, "args": self.args, "cwd": self.cwd, "sessionId": run.id,
-            "exitCode": self.log.borrow().code, "startedAt": self.started,
         })
     }
 }
@@ -413,265 +378,6 @@ impl State {
             .collect();
         answer(200, &json!({ "sandboxes": told, "pagination": { "count": told.len(), "next": next } }))
     }
-
-    async fn create(self: &Arc<Self>, path: &str, body: &Value, fault: Option<Fault>) -> Reply {
-        let text = |key: &str| body[key].as_str().unwrap_or_default().to_owned();
-        if text("projectId") != self.project {
-            return refusal(404, "not_found", "no such project");
-        }
-        let name = text("name");
-        let runtime = body["runtime"].as_str();
-        let fits = body["ports"].is_array()
-            && !name.is_empty()
-            && body["persistent"] == json!(false)
-            && (path == "/v3/sandboxes") == runtime.is_none();
-        if !fits {
-            return self
-                .bad(format!("{path}: a body that makes a machine that stays, or has no name: {body}"));
-        }
-        if runtime.is_some_and(|runtime| !["node22", "node24", "python3.13"].contains(&runtime)) {
-            return refusal(400, "bad_request", "unknown runtime");
-        }
-        let mut packages = Vec::new();
-        if body["source"]["type"] == "snapshot" && body["source"]["snapshotId"] != "snap_standin" {
-            let id = body["source"]["snapshotId"].as_str().unwrap_or_default();
-            let snapshot = self.inner.lock().unwrap().snapshots.get(id).cloned();
-            match snapshot.filter(|snapshot| snapshot.expires > now()) {
-                Some(snapshot) => packages = snapshot.packages,
-                None => return refusal(410, "snapshot_not_found", "The snapshot has expired"),
-            }
-        }
-        let network = match body["networkPolicy"]["mode"].as_str() {
-            Some("deny-all") => Network::Blocked,
-            Some("allow-all") => Network::Open,
-            _ => return self.bad(format!("{path}: no network policy")),
-        };
-        let timeout = body["timeout"].as_u64().unwrap_or(300_000);
-        if !(1000..=24 * 3_600_000).contains(&timeout) {
-            return refusal(400, "sandbox_timeout_invalid", "timeout");
-        }
-        let number = {
-            let mut inner = self.inner.lock().unwrap();
-            if inner.boxes.contains_key(&name) {
-                return refusal(409, "conflict", "there is one of that name");
-            }
-            inner.number += 1;
-            inner.number
-        };
-        let key = SessionKey::new(format!("vercel stand-in {} {number}", std::process::id())).expect("a key");
-        let mut spec = SandboxSpec::new(key, Lifetime::Ephemeral);
-        spec.network = Setting::new(network, Origin::Flag);
-        let machine = match self.machines.open(&spec).await {
-            Ok(machine) => machine,
-            Err(error) => return refusal(500, "internal", &format!("no machine: {error}")),
-        };
-        let id = format!("sbx_{number:024x}");
-        let policy = match fault {
-            Some(Fault::OtherPolicy) => json!({ "mode": "allow-all" }),
-            _ => body["networkPolicy"].clone(),
-        };
-        let run = Arc::new(One {
-            id: id.clone(),
-            name: name.clone(),
-            policy: Mutex::new(policy),
-            vcpus: body["resources"]["vcpus"].as_u64().unwrap_or(2),
-            runtime: json!(runtime.unwrap_or("snapshot")),
-            started: now(),
-            timeout: Mutex::new(timeout),
-            status: watch::Sender::new("running"),
-            directory: "/home/sandbox".to_owned(),
-            machine,
-            commands: Mutex::default(),
-        });
-        if !packages.is_empty() {
-            let line = format!(
-                "mkdir -p {TOOLS}/installed && cd {TOOLS}/installed && touch -- {}",
-                packages.join(" ")
-            );
-            run.line(&line).await;
-        }
-        let tags = body["tags"].as_object().map(|tags| {
-            tags.iter()
-                .map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()))
-                .collect()
-        });
-        let kept = Kept { run: id.clone(), tags: tags.unwrap_or_default(), created: now() };
-        let told = json!({ "sandbox": tell(&name, &kept, &run), "session": run.tell(), "routes": [] });
-        {
-            let mut inner = self.inner.lock().unwrap();
-            inner.boxes.insert(name, kept);
-            inner.runs.insert(id, Arc::clone(&run));
-            inner.made += 1;
-        }
-        tokio::spawn(async move {
-            while run.runs() {
-                let ends = run.started + *run.timeout.lock().unwrap();
-                if now() >= ends {
-                    run.end().await;
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis((ends - now()).clamp(10, 200))).await;
-            }
-        });
-        answer(200, &told)
-    }
-
-    async fn of_run(
-        self: &Arc<Self>,
-        method: &str,
-        run: Arc<One>,
-        rest: &[&str],
-        asked: &Asked,
-        body: &Value,
-        fault: Option<Fault>,
-    ) -> Reply {
-        match (method, rest) {
-            ("POST", ["stop"]) => {
-                run.end().await;
-                answer(200, &json!({ "session": run.tell() }))
-            }
-            ("POST", ["extend-timeout"]) => match body["duration"].as_u64() {
-                Some(more @ 1000..) => {
-                    *run.timeout.lock().unwrap() += more;
-                    answer(200, &json!({ "session": run.tell() }))
-                }
-                _ => self.bad("extend-timeout: no duration of a second".to_owned()),
-            },
-            ("POST", ["network-policy"]) => {
-                let told = match (&body["mode"], &body["allow"]) {
-                    (Value::String(mode), Value::Null) if mode == "allow-all" || mode == "deny-all" => {
-                        json!({ "mode": mode })
-                    }
-                    (Value::Null, Value::Array(hosts))
-                        if !hosts.is_empty() && hosts.iter().all(Value::is_string) =>
-                    {
-                        json!({ "mode": "custom", "allowedDomains": hosts })
-                    }
-                    _ => return self.bad(format!("network-policy: {body}")),
-                };
-                *run.policy.lock().unwrap() = told;
-                answer(200, &json!({ "session": run.tell() }))
-            }
-            ("POST", ["snapshot"]) => {
-                let Some(lasts) = body["expiration"].as_u64() else {
-                    return self.bad("snapshot: no time after which it ends".to_owned());
-                };
-                let packages = run.packages().await;
-                let (id, expires) = {
-                    let mut inner = self.inner.lock().unwrap();
-                    inner.number += 1;
-                    let (id, expires) = (format!("snap_{:024x}", inner.number), now() + lasts);
-                    inner.snapshots.insert(id.clone(), Snapshot { packages, expires });
-                    (id, expires)
-                };
-                run.end().await;
-                let told = json!({
-                    "id": id, "sourceSessionId": run.id, "region": "iad1", "status": "created", "sizeBytes": 1,
-                    "createdAt": now(), "updatedAt": now(), "expiresAt": expires, "creationMethod": "manual",
-                });
-                answer(201, &json!({ "snapshot": told, "session": run.tell() }))
-            }
-            ("POST", ["fs", "write"]) => {
-                if asked.headers.get("x-cwd").map(String::as_str) != Some("/") {
-                    return self.bad("fs/write: x-cwd is not the root".to_owned());
-                }
-                match unpack(&asked.body) {
-                    Ok(files) => put(&run, files).await,
-                    Err(what) => self.bad(format!("fs/write: {what}")),
-                }
-            }
-            ("POST", ["cmd"]) => self.command(run, body, fault).await,
-            ("GET", ["cmd", id]) => {
-                let program = run.commands.lock().unwrap().get(*id).cloned();
-                match program {
-                    Some(program) => answer(200, &json!({ "command": program.tell(&run) })),
-                    None => refusal(404, "not_found", "no such command"),
-                }
-            }
-            ("GET", ["cmd", id, "logs"]) => {
-                let program = run.commands.lock().unwrap().get(*id).cloned();
-                match program {
-                    Some(program) => self.stream(run, program, false, fault),
-                    None => refusal(404, "not_found", "no such command"),
-                }
-            }
-            ("POST", ["cmd", id, "kill"]) => {
-                let program = run.commands.lock().unwrap().get(*id).cloned();
-                let signal = body["signal"].as_i64().and_then(|signal| i32::try_from(signal).ok());
-                match (program, signal) {
-                    (Some(program), Some(signal)) => {
-                        let _ = program.signals.send(signal).await;
-                        answer(200, &json!({ "command": program.tell(&run) }))
-                    }
-                    _ => refusal(404, "not_found", "no such command"),
-                }
-            }
-            _ => self.bad(format!("{method} {rest:?} is not known")),
-        }
-    }
-
-    async fn command(self: &Arc<Self>, run: Arc<One>, body: &Value, fault: Option<Fault>) -> Reply {
-        let words = |value: &Value| -> Option<Vec<String>> {
-            value.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect()
-        };
-        let (Some(command), Some(args)) = (body["command"].as_str(), words(&body["args"])) else {
-            return self.bad("cmd: no program, or no arguments".to_owned());
-        };
-        let Some(env) = body["env"].as_object() else { return self.bad("cmd: no variables".to_owned()) };
-        if !body["sudo"].is_boolean() || body["wait"] != json!(true) || body["logs"] != json!(true) {
-            return self.bad("cmd: only what is waited for and tells its output is known".to_owned());
-        }
-        let mut argv: Vec<std::ffi::OsString> =
-            std::iter::once(command.to_owned()).chain(args.clone()).map(Into::into).collect();
-        if body["sudo"] == json!(true) {
-            // Nobody is root in the machines here: what root would install is put where it is found again.
-            let line = format!(
-                "mkdir -p {TOOLS}/bin {TOOLS}/installed && cat >{TOOLS}/bin/dnf <<'END'\n{DNF}END\nchmod 755 {TOOLS}/bin/dnf"
-            );
-            run.line(&line).await;
-            let path = format!("PATH={TOOLS}/bin:/usr/bin:/bin");
-            argv.splice(0..0, ["/usr/bin/env".into(), path.into()]);
-        }
-        let mut request = ExecRequest::new(Command::Argv(argv));
-        request.env =
-            env.iter().map(|(key, value)| (key.into(), value.as_str().unwrap_or_default().into())).collect();
-        request.cwd = GuestPath::new(body["cwd"].as_str().unwrap_or(&run.directory));
-        request.timeout = body["timeout"].as_u64().map(Duration::from_millis);
-        let exec = match run.machine.exec(request).await {
-            Ok(exec) => exec,
-            Err(_) if !run.runs() => return refusal(410, "sandbox_stopped", "The sandbox has stopped"),
-            Err(error) => return refusal(400, "bad_request", &error.to_string()),
-        };
-        let number = {
-            let mut inner = self.inner.lock().unwrap();
-            inner.number += 1;
-            inner.number
-        };
-        let (signals, asked) = mpsc::channel(4);
-        let program = Arc::new(Program {
-            id: format!("cmd_{number:024x}"),
-            name: command.to_owned(),
-            args: json!(args),
-            cwd: body["cwd"].as_str().unwrap_or(&run.directory).to_owned(),
-            started: now(),
-            log: watch::Sender::default(),
-            signals,
-        });
-        run.commands.lock().unwrap().insert(program.id.clone(), Arc::clone(&program));
-        tokio::spawn(follow(exec.events, exec.control, asked, Arc::clone(&program)));
-        self.stream(run, program, true, fault)
-    }
-
-    /// Tells what a command printed and prints, and counts the time that it takes.
-    fn stream(
-        self: &Arc<Self>,
-        run: Arc<One>,
-        program: Arc<Program>,
-        waits: bool,
-        fault: Option<Fault>,
-    ) -> Reply {
-        stream(run, program, waits, fault, Busy::new(self))
-    }
 }
 
 /// A call that is under way: until the last one ends, time counts as the provider's, once.
@@ -698,140 +404,10 @@ impl Drop for Busy {
     }
 }
 
-/// Keeps what a command prints, whoever listens.
-async fn follow(
-    mut events: ExecEvents,
-    mut control: Box<dyn ExecControl>,
-    mut signals: mpsc::Receiver<i32>,
-    program: Arc<Program>,
-) {
-    let code = loop {
-        let event = tokio::select! {
-            event = events.next() => event,
-            Some(signal) = signals.recv() => {
-                let _ = control.signal(signal).await;
-                continue;
-            }
-        };
-        let (name, bytes) = match event {
-            Some(Ok(ExecEvent::Stdout(bytes))) => ("stdout", bytes),
-            Some(Ok(ExecEvent::Stderr(bytes))) => ("stderr", bytes),
-            Some(Ok(ExecEvent::Exit(outcome))) => break Some(i64::from(outcome.status.shell_code())),
-            Some(Ok(_)) => continue,
-            // The machine ended.
-            Some(Err(_)) | None => break None,
-        };
-        let line = json!({ "stream": name, "data": String::from_utf8_lossy(&bytes) }).to_string() + "\n";
-        program.log.send_modify(|log| log.lines.push(line.into()));
-    };
-    if code.is_some() {
-        program.log.send_modify(|log| log.code = code);
-    }
-}
-
-/// Tells what a command printed and prints.
-fn stream(run: Arc<One>, program: Arc<Program>, waits: bool, fault: Option<Fault>, busy: Busy) -> Reply {
-    let (sender, receiver) = mpsc::channel(16);
-    let mut left = match fault {
-        Some(Fault::CutStream(lines)) => Some(lines),
-        _ => None,
-    };
-    tokio::spawn(async move {
-        let _busy = busy;
-        let mut status = run.status.subscribe();
-        let mut log = program.log.subscribe();
-        let mut at = 0;
-        let line = |value: Value| Bytes::from(value.to_string() + "\n");
-        if waits {
-            let first = json!({ "command": program.tell(&run) });
-            if sender.send(Ok(line(first))).await.is_err() {
-                return;
-            }
-        }
-        loop {
-            let (lines, code) = {
-                let log = log.borrow_and_update();
-                (log.lines[at..].to_vec(), log.code)
-            };
-            at += lines.len();
-            for line in lines {
-                if left == Some(0) {
-                    let _ = sender.send(Err(())).await;
-                    return;
-                }
-                left = left.map(|left| left - 1);
-                if sender.send(Ok(line)).await.is_err() {
-                    return;
-                }
-            }
-            if code.is_some() {
-                if waits {
-                    let _ = sender.send(Ok(line(json!({ "command": program.tell(&run) })))).await;
-                }
-                return;
-            }
-            if !run.runs() {
-                let what = json!({ "code": "sandbox_stopped", "message": "The sandbox has stopped" });
-                let _ = sender.send(Ok(line(json!({ "stream": "error", "data": what })))).await;
-                return;
-            }
-            tokio::select! {
-                _ = log.changed() => {}
-                _ = status.changed() => {}
-                () = sender.closed() => return,
-            }
-        }
-    });
-    Reply::Stream(receiver)
-}
-
 fn tell(name: &str, kept: &Kept, run: &One) -> Value {
     json!({
         "name": name, "persistent": false, "region": "iad1", "createdAt": kept.created, "updatedAt": kept.created,
         "currentSessionId": run.id, "status": *run.status.borrow(), "tags": kept.tags, "cwd": run.directory,
         "networkPolicy": *run.policy.lock().unwrap(), "timeout": *run.timeout.lock().unwrap(),
     })
-}
-
-/// Files of an archive, which holds plain ones alone and ends as it should.
-fn unpack(body: &[u8]) -> Result<Vec<(String, u32, Vec<u8>)>, String> {
-    let mut plain = Vec::new();
-    flate2::read::GzDecoder::new(body).read_to_end(&mut plain).map_err(|error| error.to_string())?;
-    if plain.len() % 512 != 0
-        || plain.len() < 1024
-        || plain[plain.len() - 1024..].iter().any(|byte| *byte != 0)
-    {
-        return Err("the archive does not end with two empty blocks".to_owned());
-    }
-    let mut files = Vec::new();
-    let mut archive = tar::Archive::new(&plain[..]);
-    for entry in archive.entries().map_err(|error| error.to_string())? {
-        let mut entry = entry.map_err(|error| error.to_string())?;
-        let header = entry.header().clone();
-        let name = String::from_utf8(entry.path_bytes().into_owned()).map_err(|error| error.to_string())?;
-        let is_plain = header.entry_type() == tar::EntryType::Regular
-            && header.uid().ok() == Some(0)
-            && header.gid().ok() == Some(0)
-            && !name.starts_with('/')
-            && name.split('/').all(|part| !matches!(part, "" | "." | ".."));
-        if !is_plain {
-            return Err(format!("`{name}` is no plain file with a relative name"));
-        }
-        let mut content = Vec::new();
-        entry.read_to_end(&mut content).map_err(|error| error.to_string())?;
-        files.push((name, header.mode().map_err(|error| error.to_string())?, content));
-    }
-    Ok(files)
-}
-
-async fn put(run: &One, files: Vec<(String, u32, Vec<u8>)>) -> Reply {
-    for (name, mode, content) in files {
-        let path = GuestPath::new(format!("/{name}")).expect("a path");
-        let options = WriteOptions { mode: Some(mode), overwrite: true, parents: true };
-        let content = Box::pin(futures_util::stream::iter([Ok(Bytes::from(content))]));
-        if let Err(error) = run.machine.files().write(&path, options, content).await {
-            return refusal(400, "bad_request", &error.to_string());
-        }
-    }
-    answer(200, &json!({}))
 }

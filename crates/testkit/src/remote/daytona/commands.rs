@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use bytes::Bytes;
 use moltis_sandbox::exec::ExecEvents;
-use moltis_sandbox::{Command, ExecControl, ExecEvent, ExecRequest, GuestPath};
+use moltis_sandbox::{Command, Ending, ExecControl, ExecEvent, ExecRequest, GuestPath};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::{Age, One, State, answer, failed, files, nothing};
-use crate::remote::Fault;
 use crate::remote::http::{Asked, Reply};
+use crate::remote::{Asks, Fault};
 
 /// Where commands and files begin.
 pub const DIRECTORY: &str = "/home/sandbox";
@@ -29,6 +30,7 @@ pub struct Program {
     command: String,
     log: watch::Sender<Log>,
     signals: mpsc::Sender<i32>,
+    input: mpsc::Sender<Bytes>,
 }
 
 #[derive(Clone, Default)]
@@ -70,6 +72,11 @@ impl One {
 }
 
 impl Session {
+    fn tell(&self, id: &str) -> Value {
+        let told: Vec<_> = self.commands.lock().unwrap().values().map(|one| one.tell()).collect();
+        json!({ "sessionId": id, "commands": told })
+    }
+
     /// Kills the group of each command.
     async fn end(&self) {
         self.ended.send_replace(true);
@@ -97,6 +104,15 @@ impl State {
                 Ok(parts) => files::put(&one, parts, matches!(fault, Some(Fault::Partial))).await,
                 Err(what) => self.bad(format!("bulk-upload: {what}")),
             },
+            ("POST", ["process", "execute"]) if self.asks == Asks::Anybody => execute(&one, body).await,
+            ("GET", ["process", "session"]) if self.asks == Asks::Anybody => {
+                let sessions = one.sessions.lock().unwrap();
+                let told: Vec<_> = sessions.iter().map(|(id, session)| session.tell(id)).collect();
+                answer(200, &json!(told))
+            }
+            (method, ["files", rest @ ..]) if self.asks == Asks::Anybody => {
+                files::other(&one, method, rest, asked, body).await
+            }
             ("POST", ["process", "session"]) => {
                 let Some(id) = body["sessionId"].as_str().filter(|id| !id.is_empty() && *id != "entrypoint")
                 else {
@@ -114,11 +130,7 @@ impl State {
                     return failed(404, "NOT_FOUND", "not found: session not found");
                 };
                 match (method, rest) {
-                    ("GET", []) => {
-                        let told: Vec<_> =
-                            session.commands.lock().unwrap().values().map(|one| one.tell()).collect();
-                        answer(200, &json!({ "sessionId": id, "commands": told }))
-                    }
+                    ("GET", []) => answer(200, &session.tell(id)),
                     ("DELETE", []) => {
                         one.sessions.lock().unwrap().remove(*id);
                         session.end().await;
@@ -130,7 +142,7 @@ impl State {
                         let Some(program) = found else {
                             return failed(404, "NOT_FOUND", "not found: command not found");
                         };
-                        self.of_command(&session, program, method, rest, asked, fault)
+                        self.of_command(&session, program, (method, rest), asked, body, fault).await
                     }
                     _ => self.bad(format!("{method} {rest:?} of a session is not known")),
                 }
@@ -143,52 +155,84 @@ impl State {
         let Some(line) = body["command"].as_str().filter(|line| !line.trim().is_empty()) else {
             return self.bad("exec: no command".to_owned());
         };
-        if body["runAsync"] != json!(true) {
+        let waits = self.asks == Asks::Anybody && body["runAsync"] != json!(true);
+        if !waits && body["runAsync"] != json!(true) {
             return self.bad("exec: only what nobody waits for is known".to_owned());
         }
-        // A shell gets what it is to do by its input.
-        let mut request = ExecRequest::new(Command::Argv(vec!["/bin/sh".into()]));
+        // A shell gets what it is to do by its input, which commands that are given input would read themselves.
+        let argv = match self.asks {
+            Asks::Moltis => vec!["/bin/sh".into()],
+            Asks::Anybody => vec!["/bin/sh".into(), "-c".into(), line.into()],
+        };
+        let mut request = ExecRequest::new(Command::Argv(argv));
         request.cwd = GuestPath::new(DIRECTORY);
         request.stdin = true;
         let mut exec = match one.machine.exec(request).await {
             Ok(exec) => exec,
             Err(error) => return failed(400, "BAD_REQUEST", &error.to_string()),
         };
-        let text = Bytes::from(format!("{line}\n"));
+        let text = (self.asks == Asks::Moltis).then(|| Bytes::from(format!("{line}\n")));
         let number = {
             let mut inner = self.inner.lock().unwrap();
             inner.number += 1;
             inner.number
         };
         let (signals, asked) = mpsc::channel(4);
+        let (input, given) = mpsc::channel(4);
         let id = format!("00000000-0000-4000-9000-{number:012x}");
         let program = Arc::new(Program {
             id: id.clone(),
             command: line.to_owned(),
             log: watch::Sender::default(),
             signals,
+            input,
         });
         session.commands.lock().unwrap().insert(id.clone(), Arc::clone(&program));
+        let mut log = program.log.subscribe();
+        let printing = Arc::clone(&program);
         tokio::spawn(async move {
-            let _ = exec.control.stdin(text).await;
-            let _ = exec.control.close_stdin().await;
-            keep(exec.events, exec.control, asked, program).await;
+            let ends = waits || text.is_some();
+            if let Some(text) = text {
+                let _ = exec.control.stdin(text).await;
+            }
+            if ends {
+                let _ = exec.control.close_stdin().await;
+            }
+            keep(exec.events, exec.control, (asked, given), program).await;
         });
+        if waits {
+            while log.borrow_and_update().code.is_none() && !log.borrow().lost {
+                if log.changed().await.is_err() {
+                    break;
+                }
+            }
+            let mut told = printing.printed();
+            (told["cmdId"], told["exitCode"]) = (json!(id), json!(printing.log.borrow().code));
+            return answer(200, &told);
+        }
         answer(202, &json!({ "cmdId": id, "output": null, "stdout": null, "stderr": null, "exitCode": null }))
     }
 
-    fn of_command(
+    async fn of_command(
         &self,
-        session: &Arc<Session>,
+        session: &Session,
         program: Arc<Program>,
-        method: &str,
-        rest: &[&str],
+        (method, rest): (&str, &[&str]),
         asked: &Asked,
+        body: &Value,
         fault: Option<Fault>,
     ) -> Reply {
         let follows = asked.query.iter().any(|(key, value)| key == "follow" && value == "true");
         match (method, rest) {
             ("GET", []) => answer(200, &program.tell()),
+            ("POST", ["input"]) if self.asks == Asks::Anybody => {
+                let Some(text) = body["data"].as_str() else { return self.bad("input: no data".to_owned()) };
+                if program.log.borrow().code.is_some() {
+                    return failed(410, "COMMAND_ALREADY_COMPLETED", "command has already completed");
+                }
+                let _ = program.input.send(Bytes::from(text.to_owned())).await;
+                nothing(204)
+            }
             ("GET", ["logs"]) if !follows => answer(200, &program.printed()),
             ("GET", ["logs"]) if self.age == Age::Older => failed(404, "NOT_FOUND", "no such page"),
             ("GET", ["logs"]) => {
@@ -207,11 +251,45 @@ impl State {
     }
 }
 
+/// Runs a line to its end: both outputs in one.
+async fn execute(one: &One, body: &Value) -> Reply {
+    let Some(line) = body["command"].as_str().filter(|line| !line.trim().is_empty()) else {
+        return failed(400, "BAD_REQUEST", "command is required");
+    };
+    let mut request = ExecRequest::new(Command::Shell(line.into()));
+    let directory = body["cwd"].as_str().unwrap_or(DIRECTORY);
+    request.cwd = GuestPath::new(directory);
+    request.timeout = body["timeout"].as_u64().filter(|limit| *limit > 0).map(Duration::from_secs);
+    let variables = body["envs"].as_object().into_iter().flatten();
+    request.env =
+        variables.map(|(name, value)| (name.into(), value.as_str().unwrap_or_default().into())).collect();
+    let mut exec = match one.machine.exec(request).await {
+        Ok(exec) => exec,
+        // A directory that is not there is the command's fault, and told as its output.
+        Err(error) => return answer(200, &json!({ "exitCode": -1, "result": error.to_string() })),
+    };
+    let mut printed = Vec::new();
+    while let Some(Ok(event)) = exec.events.next().await {
+        match event {
+            ExecEvent::Stdout(bytes) | ExecEvent::Stderr(bytes) => printed.extend_from_slice(&bytes),
+            ExecEvent::Exit(outcome) if outcome.ending == Ending::TimedOut => {
+                return failed(408, "PROCESS_EXECUTION_TIMEOUT", "command execution timeout");
+            }
+            ExecEvent::Exit(outcome) => {
+                let result = String::from_utf8_lossy(&printed);
+                return answer(200, &json!({ "exitCode": outcome.status.shell_code(), "result": result }));
+            }
+            _ => {}
+        }
+    }
+    failed(400, "BAD_REQUEST", "Is the Sandbox started?")
+}
+
 /// Keeps what a command prints, whoever listens: line by line, each behind its mark and with an end.
 async fn keep(
     mut events: ExecEvents,
     mut control: Box<dyn ExecControl>,
-    mut signals: mpsc::Receiver<i32>,
+    (mut signals, mut given): (mpsc::Receiver<i32>, mpsc::Receiver<Bytes>),
     program: Arc<Program>,
 ) {
     let mut rest: [Vec<u8>; 2] = [Vec::new(), Vec::new()];
@@ -225,6 +303,10 @@ async fn keep(
             event = events.next() => event,
             Some(signal) = signals.recv() => {
                 let _ = control.signal(signal).await;
+                continue;
+            }
+            Some(text) = given.recv() => {
+                let _ = control.stdin(text).await;
                 continue;
             }
         };
