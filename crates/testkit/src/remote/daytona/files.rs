@@ -170,14 +170,16 @@ async fn download(one: &One, body: &Value) -> Reply {
             Some(place) => content(one, &place).await.ok(),
             None => None,
         };
+        // As text alone it is no name that is not ASCII.
+        let name = format!("filename=\"{path}\"; filename*=utf-8''{}", escaped(path));
         let (head, content) = match found {
-            Some(content) => {
-                (format!("name=\"file\"; filename=\"{path}\"\r\nContent-Length: {}", content.len()), content)
-            }
+            Some(content) => (format!("name=\"file\"; {name}\r\nContent-Length: {}", content.len()), content),
             None => {
                 let why = json!({ "statusCode": 404, "message": "file not found", "code": "FILE_NOT_FOUND" });
-                let head = format!("name=\"error\"; filename=\"{path}\"\r\nContent-Type: application/json");
-                (head, why.to_string().into_bytes())
+                (
+                    format!("name=\"error\"; {name}\r\nContent-Type: application/json"),
+                    why.to_string().into_bytes(),
+                )
             }
         };
         told.extend_from_slice(
@@ -189,4 +191,10 @@ async fn download(one: &One, body: &Value) -> Reply {
     told.extend_from_slice(format!("--{LINE}--\r\n").as_bytes());
     let kind = "multipart/form-data; boundary=DAYTONA-FILE-BOUNDARY";
     Reply::Whole { status: 200, kind, headers: Vec::new(), body: told }
+}
+
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let escape = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(escape).collect()
 }
