@@ -4,7 +4,7 @@ mod console;
 mod stray;
 
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -82,7 +82,7 @@ impl Spawned {
     pub fn start(program: &Program, directory: &Path, name: &str) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = openat(CWD, directory, flags, Mode::empty()).map_err(Error::folder(directory))?;
-        let (output, theirs) = std::io::pipe().map_err(Error::folder(directory))?;
+        let (output, theirs) = pipe().map_err(Error::folder(directory))?;
         let also = theirs.try_clone().map_err(Error::folder(directory))?;
         let mut command = match &program.jail {
             None => Command::new(&program.firecracker),
@@ -124,7 +124,7 @@ impl Spawned {
         Ok(Self {
             process: Some(Process::child(pid, pidfd)),
             directory: Some(handle),
-            output: Some(output.into()),
+            output: Some(output),
         })
     }
 
@@ -152,6 +152,17 @@ impl Spawned {
         let process = self.process.take().ok_or_else(gone)?;
         Ok(Machine { process, api, directory, console })
     }
+}
+
+/// A pipe whose writer never waits and never learns that nobody reads: what does not fit is lost. A broken pipe would be a
+/// signal to Firecracker, about which it writes a line to that pipe while it writes one.
+fn pipe() -> std::io::Result<(OwnedFd, File)> {
+    let (output, input) = std::io::pipe()?;
+    // Open in both directions it has a reader for as long as it has a writer.
+    let path = format!("/proc/self/fd/{}", input.as_raw_fd());
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let input = openat(CWD, path, flags, Mode::empty())?;
+    Ok((output.into(), input.into()))
 }
 
 impl Drop for Spawned {

@@ -60,7 +60,8 @@ impl Snapshot {
         let _ = fs::remove_dir_all(&self.folder);
     }
 
-    /// Takes one of a machine that serves and has not been used, which goes on. Nothing of it is left when it fails.
+    /// Takes one of a machine that serves and has not been used, and stands still from then on. `false` where there is no
+    /// room.
     ///
     /// # Errors
     /// Those of the API, [`Error::Folder`].
@@ -81,23 +82,9 @@ impl Snapshot {
             return Ok(false);
         }
         machine.api.pause().await?;
-        let taken = async {
-            machine.api.create_snapshot(&SnapshotCreate::full(STATE, MEMORY)).await?;
-            let work = work.to_owned();
-            long(move || this.keep(&work)).await
-        };
-        let taken = taken.await;
-        // Whatever came of it: somebody waits for the machine.
-        machine.api.resume().await?;
-        let left = work.to_owned();
-        let _ = long(move || {
-            for name in [STATE, MEMORY] {
-                let _ = fs::remove_file(left.join(name));
-            }
-            Ok(())
-        })
-        .await;
-        taken.map(|()| true)
+        machine.api.create_snapshot(&SnapshotCreate::full(STATE, MEMORY)).await?;
+        let work = work.to_owned();
+        long(move || this.keep(&work)).await.map(|()| true)
     }
 
     fn keep(&self, work: &Path) -> Result<()> {

@@ -113,6 +113,22 @@ async fn a_paused_machine_stands_still_and_goes_on() {
     machine.kill().await.unwrap();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_nobody_listens_to_goes_on_whatever_it_prints() {
+    let name = "machine::a_machine_that_nobody_listens_to_goes_on_whatever_it_prints";
+    let Some(program) = firecracker(name) else { return };
+    let host = Host::new(program);
+    let mut machine = host.counting("m").await;
+    machine.console.close();
+    // More than a pipe holds, and lines of Firecracker's own in between.
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(matches!(machine.api.start().await, Err(Error::Fault { .. })));
+    }
+    assert_eq!(machine.api.instance().await.unwrap().state, State::Running);
+    machine.kill().await.unwrap();
+}
+
 /// Writes a machine down into its working directory; the last number that it had said.
 async fn written(host: &Host, name: &str) -> u64 {
     let machine = host.counting(name).await;

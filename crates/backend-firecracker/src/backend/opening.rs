@@ -124,17 +124,20 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
     let (blueprint, store) = Blueprint::make(&state.config, spec).await?;
     let fingerprint = blueprint.fingerprint(&found.version, found.jailer.is_some());
     let fingerprint = fingerprint.filter(|_| state.config.snapshots);
-    let snapshot = match fingerprint.clone() {
-        Some(fingerprint) => {
-            let store = store.clone();
-            long(move || Ok(Snapshot::find(&store, &fingerprint))).await?
-        }
-        None => None,
+    let find = async |fingerprint: &Option<String>| {
+        let (store, Some(fingerprint)) = (store.clone(), fingerprint.clone()) else { return Ok(None) };
+        long(move || Ok(Snapshot::find(&store, &fingerprint))).await
     };
+    let mut snapshot = find(&fingerprint).await?;
     let making = Making { state, spec, found: &found, blueprint: &blueprint, store: &store, fingerprint };
+    if let (None, Some(fingerprint)) = (&snapshot, &making.fingerprint) {
+        making.make(folder, Purpose::Template(fingerprint)).await?;
+        folder = run.lock(&id).await?;
+        snapshot = find(&making.fingerprint).await?;
+    }
     if let Some(snapshot) = snapshot {
-        match making.make(folder, Some(&snapshot)).await {
-            Ok(served) => return Ok(opened(served, true)),
+        match making.make(folder, Purpose::Restore(&snapshot)).await {
+            Ok(served) => return served.map(|served| opened(served, true)).ok_or_else(unserved),
             // Nothing ran in it. A snapshot that cannot be begun from, as on another processor, is of no use.
             Err(error @ (Error::Fault { .. } | Error::Died { .. } | Error::GuestSilent { .. })) => {
                 tracing::warn!(%error, "a machine could not be begun from its snapshot, and is booted");
@@ -149,7 +152,23 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
             Err(error) => return Err(error),
         }
     }
-    Ok(opened(making.make(folder, None).await?, true))
+    making.make(folder, Purpose::Boot).await?.map(|served| opened(served, true)).ok_or_else(unserved)
+}
+
+/// What a machine is made for.
+#[derive(Clone, Copy)]
+enum Purpose<'a> {
+    /// To be booted and used.
+    Boot,
+    /// To be booted, written down under this name, and ended: Firecracker resets the way to a guest that it has written
+    /// down, and what goes on in the original is not what the others begin from.
+    Template(&'a str),
+    /// To be begun from this, and used.
+    Restore(&'a Snapshot),
+}
+
+fn unserved() -> Error {
+    Error::Died { said: String::new() }
 }
 
 fn no_open(why: String) -> Error {
@@ -172,14 +191,19 @@ struct Making<'a> {
 
 impl Making<'_> {
     /// Makes it, or removes what was made.
-    async fn make(&self, folder: Folder, snapshot: Option<&Snapshot>) -> Result<Served> {
+    async fn make(&self, folder: Folder, purpose: Purpose<'_>) -> Result<Option<Served>> {
         let id = self.spec.id();
         let mut folder = folder;
         // From here on it is removed by name, with all that belongs to it.
         folder.keep(true);
         let mut record = None;
-        match self.steps(&mut folder, &mut record, snapshot).await {
-            Ok(served) => Ok(served),
+        match self.steps(&mut folder, &mut record, purpose).await {
+            Ok(Some(served)) => Ok(Some(served)),
+            // A template has served its turn.
+            Ok(None) => {
+                self.state.clear(&id, folder, record.as_ref()).await?;
+                Ok(None)
+            }
             Err(error) => {
                 // What cannot be removed now is swept later.
                 let _ = self.state.clear(&id, folder, record.as_ref()).await;
@@ -192,11 +216,11 @@ impl Making<'_> {
         &self,
         folder: &mut Folder,
         written: &mut Option<Record>,
-        snapshot: Option<&Snapshot>,
-    ) -> Result<Served> {
+        purpose: Purpose<'_>,
+    ) -> Result<Option<Served>> {
         let config = &self.state.config;
         let id = self.spec.id();
-        let mut record = self.claim(folder, snapshot.is_some()).await?;
+        let mut record = self.claim(folder, matches!(purpose, Purpose::Restore(_))).await?;
         *written = Some(record.clone());
         config.tell(Step::Claimed);
         folder.write(&record)?;
@@ -206,7 +230,7 @@ impl Making<'_> {
             tap.make(record.user.unwrap_or_else(|| rustix::process::geteuid().as_raw())).await?;
         }
         config.tell(Step::Connected);
-        self.furnish(folder, &record, snapshot).await?;
+        self.furnish(folder, &record, purpose).await?;
         config.tell(Step::Furnished);
         let program = self.program(folder, &record);
         let (work, name) = (record.work.clone(), id.as_str().to_owned());
@@ -218,9 +242,13 @@ impl Making<'_> {
         config.tell(Step::Numbered);
         let mut machine = spawned.listens().await?;
         config.tell(Step::Listening);
-        let served = self.begin(&machine, &record, tap.as_ref(), snapshot).await;
+        let served = self.begin(&machine, &record, tap.as_ref(), purpose).await;
         let served = match served {
-            Ok(served) => served,
+            Ok(Some(served)) => served,
+            Ok(None) => {
+                machine.kill().await?;
+                return Ok(None);
+            }
             Err(error) => {
                 let error = with_words(machine.why(error).await, &machine);
                 machine.kill().await?;
@@ -232,7 +260,7 @@ impl Making<'_> {
         *written = Some(record.clone());
         folder.rewrite(&record)?;
         config.tell(Step::Served);
-        Ok(served)
+        Ok(Some(served))
     }
 
     /// Takes the machine's numbers.
@@ -268,11 +296,15 @@ impl Making<'_> {
         Program { firecracker: self.state.config.firecracker.clone(), jail }
     }
 
-    async fn furnish(&self, folder: &Folder, record: &Record, snapshot: Option<&Snapshot>) -> Result<()> {
+    async fn furnish(&self, folder: &Folder, record: &Record, purpose: Purpose<'_>) -> Result<()> {
         let top = if record.user.is_some() { JAIL } else { WORK };
         folder.make_folder(top, 0o700)?;
         let (work, user) = (record.work.clone(), record.user);
-        let (blueprint, snapshot) = (self.blueprint.clone(), snapshot.cloned());
+        let snapshot = match purpose {
+            Purpose::Restore(snapshot) => Some(snapshot.clone()),
+            Purpose::Boot | Purpose::Template(_) => None,
+        };
+        let blueprint = self.blueprint.clone();
         long(move || {
             let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&work);
             made.map_err(Error::folder(&work))?;
@@ -284,36 +316,30 @@ impl Making<'_> {
         .await
     }
 
-    /// Boots it or begins it from a snapshot, wakes it, and takes it.
+    /// Boots it or begins it from a snapshot, wakes it, and takes it; a template is written down instead.
     async fn begin(
         &self,
         machine: &Machine,
         record: &Record,
         tap: Option<&Tap>,
-        snapshot: Option<&Snapshot>,
-    ) -> Result<Served> {
+        purpose: Purpose<'_>,
+    ) -> Result<Option<Served>> {
         let config = &self.state.config;
-        match snapshot {
-            Some(_) => Snapshot::load(machine).await?,
-            None => self.blueprint.boot(&machine.api, tap).await?,
+        match purpose {
+            Purpose::Restore(_) => Snapshot::load(machine).await?,
+            Purpose::Boot | Purpose::Template(_) => self.blueprint.boot(&machine.api, tap).await?,
         }
         config.tell(Step::Started);
         let process = machine.process.try_clone().map_err(Error::folder(&record.work))?;
         let transport = Arc::new(transport_to(&record.work, &process)?);
         transport.wake(config.serves_within).await?;
-        if let (None, Some(fingerprint)) = (snapshot, &self.fingerprint) {
-            let taken = Snapshot::take(machine, self.blueprint, self.store, fingerprint, &record.work).await;
-            match taken {
+        if let Purpose::Template(fingerprint) = purpose {
+            match Snapshot::take(machine, self.blueprint, self.store, fingerprint, &record.work).await {
                 Ok(true) => {}
                 Ok(false) => tracing::warn!("there is no room for a snapshot: machines are booted"),
-                // This one serves all the same, unless it stands still.
-                Err(error) => {
-                    tracing::warn!(%error, "no snapshot could be taken: machines are booted");
-                    if !machine.api.is_running().await? {
-                        machine.api.resume().await?;
-                    }
-                }
+                Err(error) => tracing::warn!(%error, "no snapshot could be taken: machines are booted"),
             }
+            return Ok(None);
         }
         let patience = Patience::default();
         let held = match self.spec.lifetime {
@@ -327,7 +353,7 @@ impl Making<'_> {
                 None
             }
         };
-        Ok(Served { process, transport, held })
+        Ok(Some(Served { process, transport, held }))
     }
 }
 
