@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::command::Scratch;
 use crate::real::Trouble;
 use crate::tally::{Tally, indented};
 use crate::{Outcome, cargo, firecracker, mcp};
@@ -113,9 +112,9 @@ fn all(tally: &mut Tally, moltis: &Path, form: &Form) -> Result<(), Trouble> {
     let since = |begun: Instant| format!("{:.1} s", begun.elapsed().as_secs_f64());
     let image = Image::new()?;
     println!("      lab: the machine is at hand ({})", since(begun));
-    let bring = bring(moltis)?;
+    let (engine, moltis) = (firecracker::programs()?, moltis.to_owned());
     let begun = Instant::now();
-    let mut machine = Machine::start(image, &bring.0)?;
+    let mut machine = Machine::start(image, &move |folder| bring(folder, &moltis, &engine))?;
     println!("      lab: it has started ({})", since(begun));
     machine.log_in(Login::Root)?;
     let ended = machine.run(Login::Root, UNPACK, LIMIT)?;
@@ -167,12 +166,11 @@ fn one(tally: &mut Tally, machine: &Machine, part: &Part, short: bool) -> Result
 }
 
 /// What the lab is given: the program where cargo would put it in a checkout, what is installed beside it, the parts.
-fn bring(moltis: &Path) -> Result<Scratch, Trouble> {
-    let scratch = Scratch::new("lab-bring")?;
+fn bring(folder: &Path, moltis: &Path, engine: &Path) -> Result<(), Trouble> {
     let put = |from: &Path, to: &str| -> Result<(), Trouble> {
-        let to = scratch.0.join(to);
-        if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder)?;
+        let to = folder.join(to);
+        if let Some(above) = to.parent() {
+            fs::create_dir_all(above)?;
         }
         // Links, which are followed when it is packed: nothing large is written twice.
         symlink(from, &to).map_err(|e| Trouble::Failed(format!("{}: {e}", to.display())))
@@ -181,14 +179,12 @@ fn bring(moltis: &Path) -> Result<Scratch, Trouble> {
     put(moltis, "checkout/target/release/moltis")?;
     put(&root.join("deploy"), "checkout/deploy")?;
     put(&root.join("docs"), "checkout/docs")?;
-    fs::create_dir(scratch.0.join("parts"))?;
-    fs::write(scratch.0.join("parts/lab.py"), LIBRARY)?;
+    fs::create_dir(folder.join("parts"))?;
+    fs::write(folder.join("parts/lab.py"), LIBRARY)?;
     for (file, text) in TEXTS {
-        fs::write(scratch.0.join("parts").join(file), text)?;
+        fs::write(folder.join("parts").join(file), text)?;
     }
-    let engine = firecracker::programs()?;
-    for program in ["firecracker", "jailer"] {
-        put(&engine.join(program), &format!("bin/{program}"))?;
-    }
-    Ok(scratch)
+    ["firecracker", "jailer"]
+        .into_iter()
+        .try_for_each(|program| put(&engine.join(program), &format!("bin/{program}")))
 }

@@ -45,6 +45,9 @@ impl Login {
     }
 }
 
+/// Puts what the lab is given into a folder.
+pub type Bring = dyn Fn(&Path) -> Result<(), Trouble>;
+
 /// One that runs. Dropping it ends it.
 pub struct Machine {
     image: Image,
@@ -56,8 +59,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts it, with the files of a folder as its second disk, and waits until it can be logged in to.
-    pub fn start(image: Image, bring: &Path) -> Result<Self, Trouble> {
+    /// Starts it, with what `bring` puts into a folder as its second disk, and waits until it can be logged in to.
+    pub fn start(image: Image, bring: &Bring) -> Result<Self, Trouble> {
         for (program, package) in [("qemu-system-x86_64", "qemu-system-x86"), ("ssh", "openssh-client")] {
             find(program)
                 .ok_or_else(|| Trouble::Lacking(format!("there is no {program} (package {package})")))?;
@@ -75,7 +78,7 @@ impl Machine {
         Self::boot(&image, bring, false).map(|parts| parts.with(image))
     }
 
-    fn boot(image: &Image, bring: &Path, helped: bool) -> Result<Parts, Trouble> {
+    fn boot(image: &Image, bring: &Bring, helped: bool) -> Result<Parts, Trouble> {
         // Another program may take the port first.
         for _ in 0..3 {
             match Parts::start(image, bring, helped) {
@@ -186,14 +189,18 @@ impl Parts {
         Machine { image, scratch, holder, machine, port, masters: Vec::new() }
     }
 
-    fn start(image: &Image, bring: &Path, helped: bool) -> Result<Self, Trouble> {
+    fn start(image: &Image, bring: &Bring, helped: bool) -> Result<Self, Trouble> {
         let scratch = Scratch::new("lab")?;
+        let folder = scratch.0.join("bring");
+        fs::create_dir(&folder)?;
+        bring(&folder)?;
         let mut tar = Command::new("tar");
         tar.args(["--dereference", "--owner=0", "--group=0", "-cf"]).arg(scratch.0.join("bring.tar"));
-        let packed = kept(tar.arg("-C").arg(bring).arg("."), None, LOGIN)?;
+        let packed = kept(tar.arg("-C").arg(&folder).arg("."), None, LOGIN)?;
         if !packed.good() {
             return Err(Trouble::Failed(packed.all()));
         }
+        fs::remove_dir_all(&folder)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let mut holder = Command::new("sh");
         holder.args(["-uc", HOLD, "sh"]).arg(&scratch.0).args(qemu(image, &scratch.0, port, helped));

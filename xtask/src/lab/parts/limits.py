@@ -152,7 +152,8 @@ if BACKEND == "namespaces":
         words = [MOLTIS, "exec", "--json", "--backend", BACKEND, "--memory", "96M", "--pids", "40", "--cpus", "0.5"]
         words += ["dd if=/dev/zero of=/dev/null bs=300M count=1; echo ended $?"]
         unit = ["systemd-run", *MANAGER, "--quiet", "--pipe", "--wait", "--collect", "--unit", "lab-delegated.service"]
-        unit += ["-p", "Delegate=cpu memory pids", *words]
+        # What a service has started beside it is no hindrance.
+        unit += ["-p", "Delegate=cpu memory pids", "sh", "-c", 'sleep 600 & exec "$@"', "sh", *words]
         above = "system.slice" if USER == "root" else f"user.slice/user-{UID}.slice/user@{UID}.service/app.slice"
         # Watched from outside its group, which has to hold the program alone.
         answer = run(sys.executable, "-c", WATCH, f"/sys/fs/cgroup/{above}/lab-delegated.service/moltis", *unit)
