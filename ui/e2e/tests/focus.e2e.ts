@@ -5,6 +5,8 @@ import { expect, goTo, type Page, settled, test } from '../lib/test.ts';
 const row = (page: Page, name: string) => page.getByRole('row', { name });
 
 test('the focus stays with its row while the list is put in another order, and goes to what is near when the row is gone', async ({ here, gateway }) => {
+  // Each change is told after a second, and that many times.
+  test.setTimeout(240_000);
   const keys = ['focus/a', 'focus/b', 'focus/c'];
   for (const key of keys) await gateway.exec(key, 'true');
   try {
