@@ -140,7 +140,7 @@ def a_command_runs_over_http_with_all_limits_kept():
     answer = executed("lab", "id -un; hostname; cat /proc/self/cgroup; echo $$")
     same((answer["backend"], answer["notEnforced"]), ("namespaces", []))
     same(answer["stdout"].splitlines()[:2], ["sandbox", "sandbox"])
-    groups = run("find", GROUP, "-path", "*/moltis/*", "-name", "memory.max").ok().split()
+    groups = run("find", GROUP, "-path", "*/moltis/*/*", "-name", "memory.max").ok().split()
     limits = [open(group, encoding="utf-8").read().strip() for group in groups]
     assert len(limits) == 1 and int(limits[0]) <= 2 << 30, (groups, limits)
 
