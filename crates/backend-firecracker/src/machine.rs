@@ -121,11 +121,7 @@ impl Spawned {
                 return Err(Error::Spawn(program.firecracker.clone(), errno.into()));
             }
         };
-        Ok(Self {
-            process: Some(Process::child(pid, pidfd)),
-            directory: Some(handle),
-            output: Some(output),
-        })
+        Ok(Self { process: Some(Process::child(pid, pidfd)), directory: Some(handle), output: Some(output) })
     }
 
     /// Number and start of the process, to be written down.

@@ -115,6 +115,11 @@ fn with_scopes_the_users_own_manager_keeps_limits_and_homes_stay_hidden() {
 fn with_podman_nothing_implies_no_new_privileges() {
     let (unit, podman) = (service("moltis.service"), service("moltis-podman.conf"));
     assert_eq!(one(&podman, "NoNewPrivileges"), Some("no"));
+    // Its namespaces outlive the service, and a private /tmp does not.
+    assert_eq!(
+        (one(&podman, "PrivateTmp"), one(&podman, "ReadWritePaths")),
+        (Some("no"), Some("/tmp /var/tmp"))
+    );
     for key in IMPLY.iter().filter(|key| unit.contains_key(**key)) {
         let reset = one(&podman, key);
         assert!(matches!(reset, Some("" | "no")), "{key} is {reset:?}");

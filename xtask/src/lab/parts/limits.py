@@ -136,9 +136,10 @@ while child.poll() is None:
     for group in os.listdir(sys.argv[1]) if os.path.isdir(sys.argv[1]) else []:
         try:
             files = [open(os.path.join(sys.argv[1], group, name)) for name in ("memory.max", "cpu.max", "pids.max")]
+            limits = " ".join(file.read().strip() for file in files)
         except OSError:
+            # It is gone already.
             continue
-        limits = " ".join(file.read().strip() for file in files)
         # Not while they are being set.
         if "max" not in limits:
             seen.add(limits)
@@ -153,7 +154,7 @@ if BACKEND == "namespaces":
         words += ["dd if=/dev/zero of=/dev/null bs=300M count=1; echo ended $?"]
         unit = ["systemd-run", *MANAGER, "--quiet", "--pipe", "--wait", "--collect", "--unit", "lab-delegated.service"]
         # What a service has started beside it is no hindrance.
-        unit += ["-p", "Delegate=cpu memory pids", "sh", "-c", 'sleep 600 & exec "$@"', "sh", *words]
+        unit += ["--setenv", f"HOME={os.path.expanduser('~')}", "-p", "Delegate=cpu memory pids", "sh", "-c", 'sleep 600 & exec "$@"', "sh", *words]
         above = "system.slice" if USER == "root" else f"user.slice/user-{UID}.slice/user@{UID}.service/app.slice"
         # Watched from outside its group, which has to hold the program alone.
         answer = run(sys.executable, "-c", WATCH, f"/sys/fs/cgroup/{above}/lab-delegated.service/moltis", *unit)
