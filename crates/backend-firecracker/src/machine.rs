@@ -20,7 +20,7 @@ pub use console::Console;
 pub use stray::{strays, strays_below};
 
 /// How long Firecracker may take until it listens.
-const LISTENS_WITHIN: Duration = Duration::from_secs(20);
+const LISTENS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long the end of a process is waited for that was killed.
 const KILLED: Duration = Duration::from_secs(20);
