@@ -120,6 +120,17 @@ impl Host {
     }
 }
 
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Only a test that failed has left any.
+        for pid in self.processes() {
+            if let Ok(process) = moltis_host::process::Process::open(pid) {
+                process.kill();
+            }
+        }
+    }
+}
+
 /// Everything but the start.
 pub async fn configure(machine: &Machine, arguments: &str) {
     let config = MachineConfig { vcpu_count: 1, mem_size_mib: 64, smt: false, track_dirty_pages: false };

@@ -64,7 +64,7 @@ fn each_key_that_is_set_and_not_used_is_named() {
     let told = crate::tidy(&told.join("\n"), world.dir.path());
     assert_eq!(
         told,
-        "moltis.toml:3:21: `tools.exec.sandbox.firecracker_ssh_key` is not used by this version"
+        "moltis.toml:3:23: `tools.exec.sandbox.firecracker_ssh_key` is not used by this version"
     );
     assert!(loaded.unused().iter().all(|warning| warning.code == "setting-unused" && warning.fix.is_some()));
     assert!(loaded.warnings.is_empty(), "commands say nothing of it");
