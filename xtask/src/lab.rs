@@ -43,10 +43,10 @@ struct Part {
 
 const PARTS: &[Part] = &[
     Part { name: "system", login: Login::Root, command: "system.py", short: true },
-    Part { name: "limits", login: Login::Person, command: "limits.py namespaces", short: true },
+    Part { name: "limits", login: Login::Person, command: "limits.py namespaces", short: false },
     Part { name: "limits-root", login: Login::Root, command: "limits.py namespaces", short: false },
     Part { name: "podman", login: Login::Person, command: "limits.py podman", short: false },
-    Part { name: "units", login: Login::Root, command: "units.py", short: true },
+    Part { name: "units", login: Login::Root, command: "units.py", short: false },
     Part { name: "firecracker", login: Login::Root, command: "firecracker.py", short: false },
 ];
 
