@@ -24,8 +24,9 @@ const AGAIN: usize = 3;
 /// Tests of the engines and of sandboxes on every backend: the ordinary user may use Docker and Podman there.
 const OF_ENGINES: [&str; 2] = ["moltis-backend-container::", "moltis-testkit::"];
 
-/// Tests in which nothing depends on who runs them: a client of a provider asks the kernel for nothing.
-const OF_NOBODY: [&str; 1] = ["moltis-backend-remote::"];
+/// Tests that are run as root alone: nothing depends on who runs a client of a provider, which asks the kernel for
+/// nothing, and `/dev/kvm` is not everybody's.
+const AS_ROOT: [&str; 2] = ["moltis-backend-remote::", "moltis-backend-firecracker::"];
 
 #[derive(Default)]
 struct Form {
@@ -113,7 +114,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
         let stranger = User::new(&shows, Engines::Strange)?;
         let mut member = User::new(&shows, Engines::Used)?;
         member.fill_podman()?;
-        let depends = |name: &str| !OF_NOBODY.iter().any(|package| name.starts_with(package));
+        let depends = |name: &str| !AS_ROOT.iter().any(|package| name.starts_with(package));
         for program in programs.iter().filter(|p| p.integration && depends(&p.name)) {
             let of_engines = OF_ENGINES.iter().any(|package| program.name.starts_with(package));
             let user = if of_engines { &member } else { &stranger };
