@@ -1,5 +1,7 @@
 // What changes something at the gateway, each act to its end, on a gateway that nothing else looks at.
 
+import { createServer } from 'node:http';
+import type { AddressInfo } from 'node:net';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { Gateway } from '../lib/gateway.ts';
@@ -43,6 +45,44 @@ test('a setting is saved at once, or after it was said what it weakens, and stan
   await at.reload();
   await settled(at);
   await expect(panel.getByLabel('pids_max')).toHaveValue('7700');
+});
+
+test('a token for a provider is written, never shown, tried, and taken away', async ({ page }) => {
+  let takes = false;
+  const asked = new Set<string | undefined>();
+  const provider = createServer((request, response) => {
+    asked.add(request.headers.authorization);
+    response.writeHead(takes ? 200 : 401, { 'Content-Type': 'application/json' });
+    response.end(JSON.stringify(takes ? { items: [] } : { message: 'Unauthorized', statusCode: 401 }));
+  });
+  await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve));
+  const { port } = provider.address() as AddressInfo;
+  const own = await Gateway.start({ backend: `backend = "namespaces"\ndaytona_api_url = "http://127.0.0.1:${port}"` });
+  try {
+    await logIn(page, own);
+    await goTo(page, own, '/settings/remote');
+    const panel = page.getByRole('region', { name: 'Remote sandbox backends: Daytona' });
+    const test = panel.getByRole('button', { name: 'Test the connection' });
+    await expect(test).toHaveCount(0);
+    await panel.getByLabel('daytona_api_key').fill('a-key-of-daytona');
+    await panel.getByRole('button', { name: 'Add the token' }).click();
+    await test.click();
+    await expect(panel.getByRole('alert')).toContainText('daytona');
+    takes = true;
+    await test.click();
+    await expect(panel.getByText('it answers, and takes the token')).toBeVisible();
+    await expect(panel.getByRole('alert')).toHaveCount(0);
+    expect([...asked]).toEqual(['Bearer a-key-of-daytona']);
+    expect(await page.content()).not.toContain('a-key-of-daytona');
+    await panel.getByRole('button', { name: 'Remove…' }).click();
+    await panel.getByRole('button', { name: 'Remove the token' }).click();
+    await expect(test).toHaveCount(0);
+    await page.goto('about:blank');
+  } finally {
+    await own.close();
+    provider.closeAllConnections();
+    provider.close();
+  }
 });
 
 test('a question about a host is answered for this session, and for all', async ({ at, own }) => {

@@ -1,7 +1,7 @@
 // Remote sandbox backends: tokens that are written and never shown, and what goes with them.
 
 import { useState } from 'preact/hooks';
-import { api } from '../../api/client';
+import { api, type Schema } from '../../api/client';
 import { useAct } from '../../api/use';
 import { announce } from '../../parts/announce';
 import { Button, Confirm } from '../../parts/button';
@@ -39,9 +39,19 @@ function One({ provider, settings, onSaved }: { provider: Provider; settings: re
   const put = useAct(async (value: string | null) => {
     const answer = await api.patch('/api/v1/settings/secrets', { body: { secrets: { [provider.secret]: value } } });
     setToken('');
+    setTried(null);
     setLater(answer.atNextStart.length > 0);
     announce(value === null ? 'The token is removed' : 'The token is saved');
     onSaved();
+    backends.reload();
+  });
+  const [tried, setTried] = useState<Schema<'Backend'> | null>(null);
+  const test = useAct(async () => {
+    setTried(null);
+    const answer = await api.get('/api/v1/backends');
+    const found = answer.backends.find((one) => one.backend === provider.id) ?? null;
+    setTried(found);
+    announce(found?.usable ? `${provider.title} takes the token` : `${provider.title} cannot be used`);
     backends.reload();
   });
   const isSet = secret?.value === 'set';
@@ -96,10 +106,18 @@ function One({ provider, settings, onSaved }: { provider: Provider; settings: re
             />
           </Field>
           {put.error && <ErrorBox told={put.error} onClose={put.clear} />}
+          {test.error && <ErrorBox told={test.error} onClose={test.clear} />}
+          {tried?.reason && <ErrorBox told={tried.reason} onClose={() => setTried(null)} />}
           <div class="row">
             <Button submit primary busy={put.busy} disabled={token.trim() === ''}>
               {isSet ? 'Replace the token' : 'Add the token'}
             </Button>
+            {isSet && (
+              <Button busy={test.busy} onClick={() => void test.run()}>
+                Test the connection
+              </Button>
+            )}
+            {tried?.usable && <Mark kind="usable">it answers, and takes the token</Mark>}
             {isSet && !byElse && (
               <Confirm
                 what={`Removes the token from secrets.toml. Sandboxes that run at ${provider.title} are not reached any more until there is one again.`}
