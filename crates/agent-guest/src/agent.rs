@@ -499,6 +499,11 @@ impl Agent {
             },
             Request::Carry { .. } => self.pass_to_forwarder(conn, payload),
             Request::Processes => {
+                // Between two connections that are accepted in one go a command may have begun or ended, and somebody been
+                // told of it.
+                for pid in self.registry.live() {
+                    self.hear(pid);
+                }
                 let reply = Reply::Processes(self.registry.processes());
                 self.work(conn, Operation::worker(0), None, |mut conn| conn.reply(&reply));
             }

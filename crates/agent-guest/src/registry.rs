@@ -196,6 +196,14 @@ impl Registry {
         known
     }
 
+    /// Operations of commands that are not known to be over, and may have something to say.
+    pub fn live(&self) -> Vec<i32> {
+        let lives = |operation: &Operation| {
+            operation.command.as_ref().is_some_and(|command| command.exited.is_none())
+        };
+        self.operations.iter().filter(|(_, operation)| lives(operation)).map(|(pid, _)| *pid).collect()
+    }
+
     /// The oldest finished background command, if there are too many.
     pub fn surplus(&self) -> Option<i32> {
         let finished = || self.operations.iter().filter(|(_, operation)| operation.is_finished());

@@ -41,6 +41,29 @@ fn exited(agent: &Agent, process: u32) -> Exited {
 }
 
 #[test]
+fn whoever_was_told_of_a_command_finds_it_listed() {
+    let agent = Agent::start();
+    // Several at once: connections are accepted in one go while commands begin.
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    let (process, pid) = start(&agent, sh("read line"));
+                    let known = agent.processes();
+                    assert!(
+                        known.iter().any(|known| (known.process, known.pid) == (process, pid)),
+                        "{process}"
+                    );
+                    agent.open(&Request::Stop { process }).next();
+                    let over = agent.processes().into_iter().find(|known| known.process == process);
+                    assert!(over.is_none_or(|over| over.exited.is_some()), "{process}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
 fn a_background_command_outlives_its_caller_and_its_output_stays() {
     let agent = Agent::start();
     let (process, pid) = start(&agent, sh("echo out; echo err >&2; sleep 0.4; echo more; exit 4"));
