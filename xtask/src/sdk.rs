@@ -29,13 +29,13 @@ pub fn run(arguments: &[&str]) -> Outcome {
         return Err(format!("unknown argument {other:?}"));
     }
     let mut counted = Tally::default();
-    tally(&mut counted)?;
+    let program = cargo::build(&["-p", "moltis-backend-remote", "--example", "standins"], "standins")?;
+    tally(&mut counted, &program)?;
     Ok(counted.close(false))
 }
 
-/// Runs all of it and counts it.
-pub fn tally(tally: &mut Tally) -> Result<(), String> {
-    let program = cargo::build(&["-p", "moltis-backend-remote", "--example", "standins"], "standins")?;
+/// Runs all of it against this program of the stand-ins, and counts it.
+pub fn tally(tally: &mut Tally, program: &std::path::Path) -> Result<(), String> {
     let clients = match Clients::of_providers() {
         Ok(clients) => clients,
         Err(trouble) => {
@@ -44,7 +44,7 @@ pub fn tally(tally: &mut Tally) -> Result<(), String> {
         }
     };
     for (name, script) in SCRIPTS {
-        mcp::count(tally, &format!("sdk {name}"), held(&clients, &program, name, script));
+        mcp::count(tally, &format!("sdk {name}"), held(&clients, program, name, script));
     }
     Ok(())
 }

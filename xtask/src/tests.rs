@@ -90,7 +90,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
     let before = if form.all { Some(engines::left::Look::take()?) } else { None };
     let built = cargo::build_tests()?;
     let (moltis, bench) = (built.program("moltis")?.to_owned(), built.program("bench")?.to_owned());
-    let cases = built.program("suites")?.to_owned();
+    let (cases, standins) = (built.program("suites")?.to_owned(), built.program("standins")?.to_owned());
     let mut programs = built.tests;
     if let Some(part) = &form.only {
         programs.retain(|program| program.name.contains(part.as_str()));
@@ -137,7 +137,7 @@ pub fn run(arguments: &[&str]) -> Outcome {
     if form.whole() && form.all {
         http::tally(&mut tally, &moltis, false)?;
         mcp::tally(&mut tally, &moltis)?;
-        sdk::tally(&mut tally)?;
+        sdk::tally(&mut tally, &standins)?;
         page::tally(&mut tally, &moltis, &page::Form::default())?;
         lab::tally(&mut tally, &moltis)?;
     } else if form.whole() {
