@@ -38,7 +38,18 @@ export function SettingsForm({ group, settings, onSaved }: { group: Group; setti
   const { data: backends } = useBackends();
   const may = useMay('operator.admin');
 
-  const shown = group.keys.map((key) => settings.find((one) => one.key === key)).filter((one) => one !== undefined);
+  // Until the settings are read again what was just saved is what the next change is compared with.
+  const [just, setJust] = useState<{ before: readonly Setting[]; values: ReadonlyMap<string, unknown> } | null>(null);
+  const held = (setting: Setting): Setting => {
+    if (just === null || just.before !== settings || !just.values.has(setting.key)) return setting;
+    const value = just.values.get(setting.key);
+    return value === null ? { ...setting, now: fallback(setting), origin: 'default' } : { ...setting, now: value, origin: 'file' };
+  };
+
+  const shown = group.keys
+    .map((key) => settings.find((one) => one.key === key))
+    .filter((one) => one !== undefined)
+    .map(held);
   const changed = shown.filter((setting) => {
     const draft = drafts[setting.key];
     return draft !== undefined && differs(setting, draft);
@@ -70,6 +81,7 @@ export function SettingsForm({ group, settings, onSaved }: { group: Group; setti
       const body = { changes: Object.fromEntries(changes.map(({ setting, value }) => [setting.key, value])) };
       const answer = await api.patch('/api/v1/settings', { body });
       setSaved(answer);
+      setJust({ before: settings, values: new Map(changes.map(({ setting, value }) => [setting.key, value])) });
       setDrafts({});
       announce('Saved');
       onSaved();
