@@ -25,7 +25,7 @@ use crate::detect::{self, Found};
 use crate::error::{Error, Result, long};
 use crate::record::{self, Record};
 use crate::vsock::VsockTransport;
-use crate::{Config, disk, guarantees, place, rootfs};
+use crate::{Config, guarantees, place, rootfs};
 use closer::MachineCloser;
 
 /// How long what detection found is believed.
@@ -140,20 +140,13 @@ impl State {
     }
 
     /// What a person should know.
-    async fn notes(&self, found: &Found) -> Vec<String> {
-        let config = self.config.clone();
-        let reflinks = long(move || Ok(disk::reflinks(&disk::Store::make(&config.data_dir)?))).await;
-        let disk = match reflinks {
-            Ok(true) => "disks are copied by reference",
-            _ => "disks are sparse files over a shared root file system",
-        };
+    fn notes(&self, found: &Found) -> Vec<String> {
         let jail = match &found.jailer {
             Some(_) => "each machine is jailed, with a user of its own",
             None => "machines run as this user, with Firecracker's own system call filter",
         };
         vec![
             format!("{} processors and {} MiB a machine", self.config.vcpus, self.config.memory_mb),
-            disk.to_owned(),
             jail.to_owned(),
         ]
     }
@@ -171,7 +164,7 @@ impl Backend for FirecrackerBackend {
                 version: format!("Firecracker {}", found.version),
                 guarantees: guarantees::of(found.open.clone()),
                 left_off: Vec::new(),
-                notes: self.state.notes(&found).await,
+                notes: self.state.notes(&found),
             })),
             Err(error) => Detection::Unusable(moltis_sandbox::Error::from(error).diagnosis().clone()),
         }

@@ -141,7 +141,7 @@ impl Blueprint {
         let mut boot = self.boot.clone();
         if let Some(tap) = tap {
             boot.address = Some((tap.guest(), tap.host(), tap::PREFIX));
-            boot.servers = tap::servers();
+            boot.servers = crate::error::long(|| Ok(tap::servers())).await?;
         }
         api.machine_config(&self.config).await?;
         api.boot_source(&BootSource {

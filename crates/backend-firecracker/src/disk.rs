@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, CWD, OFlags};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, long};
 use crate::program;
 
 /// Size of the disk that a machine writes to: what is not written takes no room.
@@ -107,12 +107,21 @@ impl Store {
     /// [`Error::Missing`] without `mke2fs`, [`Error::Program`], [`Error::Folder`].
     pub async fn blank(&self) -> Result<PathBuf> {
         let name = format!("blank-{DISK_BYTES}");
-        if let Some(there) = self.find(&name) {
-            return Ok(there);
-        }
-        let mke2fs = program::find("mke2fs").ok_or_else(crate::detect::no_mke2fs)?;
-        let (draft, file) = self.draft(&name)?;
-        file.set_len(DISK_BYTES).map_err(Error::folder(&draft.0))?;
+        let (this, wanted) = (self.clone(), name.clone());
+        // What is there already, or what it is made with.
+        let begun = long(move || {
+            if let Some(there) = this.find(&wanted) {
+                return Ok(Err(there));
+            }
+            let mke2fs = program::find("mke2fs").ok_or_else(crate::detect::no_mke2fs)?;
+            let (draft, file) = this.draft(&wanted)?;
+            file.set_len(DISK_BYTES).map_err(Error::folder(&draft.0))?;
+            Ok(Ok((mke2fs, draft, file)))
+        });
+        let (mke2fs, draft, file) = match begun.await? {
+            Ok(begun) => begun,
+            Err(there) => return Ok(there),
+        };
         // Whatever befalls the machine, its disk goes with it: no journal, and nothing to be filled in later.
         let arguments = [
             "-q",
@@ -135,9 +144,12 @@ impl Store {
             return Err(Error::Program { program: "mke2fs", said: said.words() });
         }
         let path = self.folder.join(&name);
-        file.set_permissions(Permissions::from_mode(0o444)).map_err(Error::folder(&path))?;
-        fs::rename(&draft.0, &path).map_err(Error::folder(&path))?;
-        Ok(path)
+        long(move || {
+            file.set_permissions(Permissions::from_mode(0o444)).map_err(Error::folder(&path))?;
+            fs::rename(&draft.0, &path).map_err(Error::folder(&path))?;
+            Ok(path)
+        })
+        .await
     }
 }
 
@@ -203,13 +215,6 @@ pub fn own(from: &Path, directory: &Path, name: &str) -> Result<File> {
     Ok(file)
 }
 
-/// Whether files on this file system can be copied by reference. Blocks.
-pub fn reflinks(store: &Store) -> bool {
-    let Ok((_one, mut from)) = store.draft("reflink") else { return false };
-    let Ok((_other, to)) = store.draft("reflink") else { return false };
-    from.write_all(&[1; 4096]).is_ok() && rustix::fs::ioctl_ficlone(&to, &from).is_ok()
-}
-
 /// Copies all of a file into an empty one: by reference where the file system can, else without its holes. Blocks.
 pub(crate) fn copy_of(from: &mut File, to: &mut File) -> io::Result<()> {
     if rustix::fs::ioctl_ficlone(&*to, &*from).is_ok() {
@@ -246,6 +251,8 @@ fn sparse(from: &mut File, to: &mut File) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn blocks(path: &Path) -> u64 {
@@ -319,7 +326,6 @@ mod tests {
         assert!(blocks(&blank) < 8 << 20, "{}", blocks(&blank));
         assert!(crate::detect::is_ext4(&File::open(&blank).unwrap()).unwrap());
         assert_eq!(store.blank().await.unwrap(), blank);
-        let _ = reflinks(&store);
         assert_eq!(fs::read_dir(store.folder()).unwrap().count(), 1, "no draft is left");
     }
 }

@@ -98,7 +98,8 @@ impl Spawned {
         if program.jail.is_none() {
             command.args(["--id", name]);
         }
-        command.args(["--api-sock", api::SOCKET, "--level", "Warning"]);
+        // What it logs comes between what the serial port says: errors alone are worth that.
+        command.args(["--api-sock", api::SOCKET, "--level", "Error"]);
         // Its own group: what the terminal sends to ours does not reach it.
         command.current_dir(directory).env_clear().process_group(0);
         command.stdin(Stdio::null()).stdout(theirs).stderr(also);
@@ -161,6 +162,15 @@ fn pipe() -> std::io::Result<(OwnedFd, File)> {
     Ok((output.into(), input.into()))
 }
 
+/// Kills a process and waits for its end.
+///
+/// # Errors
+/// [`DoesNotEnd`](moltis_host::Error::DoesNotEnd).
+pub async fn end(process: &Process) -> Result<()> {
+    process.kill();
+    if process.ends_within(KILLED).await { Ok(()) } else { Err(moltis_host::Error::DoesNotEnd.into()) }
+}
+
 impl Drop for Spawned {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
@@ -188,11 +198,7 @@ impl Machine {
     /// # Errors
     /// [`DoesNotEnd`](moltis_host::Error::DoesNotEnd).
     pub async fn kill(&self) -> Result<()> {
-        self.process.kill();
-        if self.process.ends_within(KILLED).await {
-            return Ok(());
-        }
-        Err(moltis_host::Error::DoesNotEnd.into())
+        end(&self.process).await
     }
 
     /// The error that says most: where the process is over, what it said last.

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
@@ -31,7 +32,8 @@ impl Said {
     }
 }
 
-/// Runs a program with these arguments and this input. It is killed when its time is over, and when this is dropped.
+/// Runs a program with these arguments and this input. It is killed with all that it started when its time is over, and
+/// when this is dropped.
 ///
 /// # Errors
 /// When it cannot be started, or is not done in time ([`TimedOut`](std::io::ErrorKind::TimedOut)).
@@ -49,6 +51,7 @@ pub async fn run<A: AsRef<OsStr>>(
     command.env("LC_ALL", "C.UTF-8").kill_on_drop(true).process_group(0);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
+    let mut group = Group(child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)));
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let feed = async {
         if let Some(mut stdin) = stdin {
@@ -58,7 +61,10 @@ pub async fn run<A: AsRef<OsStr>>(
     };
     let all = async {
         let ((), out, err) = tokio::join!(feed, words(stdout), words(stderr));
-        Ok::<_, std::io::Error>(Said { good: child.wait().await?.success(), out, err })
+        let good = child.wait().await?.success();
+        // Its number is anybody's from here on.
+        group.0 = None;
+        Ok::<_, std::io::Error>(Said { good, out, err })
     };
     match tokio::time::timeout(limit, all).await {
         Ok(said) => said,
@@ -66,6 +72,18 @@ pub async fn run<A: AsRef<OsStr>>(
             std::io::ErrorKind::TimedOut,
             format!("it was not done within {} s", limit.as_secs()),
         )),
+    }
+}
+
+/// A process that leads a group and was not buried yet. Dropping it kills all of the group: what a program has started
+/// does not outlive it where it is given up.
+struct Group(Option<Pid>);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
     }
 }
 
@@ -108,6 +126,17 @@ mod tests {
         assert_eq!(said.out.len(), MAX_WORDS);
         let late = run(sh, ["-c", "sleep 1000"], b"", Duration::from_millis(50)).await.unwrap_err();
         assert_eq!(late.kind(), std::io::ErrorKind::TimedOut);
+        let temp = tempfile::tempdir().unwrap();
+        let line = format!("sleep 1000 & echo $! >{}/child; wait", temp.path().display());
+        run(sh, ["-c", &line], b"", Duration::from_secs(1)).await.unwrap_err();
+        let child = std::fs::read_to_string(temp.path().join("child")).unwrap();
+        let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
+        let until = std::time::Instant::now() + limit;
+        // Nobody may bury it here.
+        while !state().is_empty() && !state().contains(" Z ") {
+            assert!(std::time::Instant::now() < until, "{}", state());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         assert!(run(Path::new("/nowhere"), [""; 0], b"", limit).await.is_err());
         assert!(find("sh").is_some());
         assert_eq!(find("no such program"), None);

@@ -12,12 +12,9 @@ use moltis_sandbox::SandboxId;
 
 use super::State;
 use crate::error::{Error, Result, long};
-use crate::machine;
+use crate::machine::{self, end};
 use crate::record::{self, Folder, Record};
 use crate::tap::Tap;
-
-/// How long the end of a process is waited for that was killed.
-const KILLED: Duration = Duration::from_secs(20);
 
 /// Between two looks at one that may live on.
 const FOREVER: Duration = Duration::from_secs(3600);
@@ -53,12 +50,6 @@ impl Closer for MachineCloser {
         };
         Ok(moltis_host::blocking::whole(close).await?)
     }
-}
-
-/// Kills a process and waits for its end.
-pub(super) async fn end(process: &Process) -> Result<()> {
-    process.kill();
-    if process.ends_within(KILLED).await { Ok(()) } else { Err(moltis_host::Error::DoesNotEnd.into()) }
 }
 
 impl State {

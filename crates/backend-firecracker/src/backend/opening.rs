@@ -12,13 +12,13 @@ use moltis_agent::sandbox;
 use moltis_host::record::Whereabouts;
 use moltis_sandbox::{Lifetime, Network, Sandbox, SandboxId, SandboxSpec};
 
-use super::{Served, State, ask, closer, transport_to};
+use super::{Served, State, ask, transport_to};
 use crate::blueprint::Blueprint;
 use crate::claims::Claims;
 use crate::detect::Found;
 use crate::disk::Store;
 use crate::error::{Error, Result, long};
-use crate::machine::{Jail, Machine, Program, Spawned};
+use crate::machine::{Jail, Machine, Program, Spawned, end};
 use crate::record::{self, Folder, JAIL, Record, WORK};
 use crate::snapshot::Snapshot;
 use crate::tap::{self, PIECES, Tap};
@@ -111,7 +111,7 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
                     _ => {}
                 }
             }
-            closer::end(&process).await?;
+            end(&process).await?;
             state.clear(&id, folder, Some(&record)).await?;
             folder = run.lock(&id).await?;
         }
