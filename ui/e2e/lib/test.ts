@@ -18,6 +18,8 @@ interface Each {
   watched: Watch;
   /** A page that is logged in. */
   here: Page;
+  /** Starts gateways of the test's own, which end with it once its page has left them. */
+  started: (options?: Parameters<typeof Gateway.start>[0]) => Promise<Gateway>;
 }
 
 interface Whole {
@@ -47,6 +49,18 @@ export const test = base.extend<Each, Whole>({
     };
     await use({ allow: (what) => allowed.push(what), watch: (context) => watch(context, say) });
     expect(seen, 'what the pages complained about').toEqual([]);
+  },
+
+  started: async ({ page }, use) => {
+    const all: Gateway[] = [];
+    await use(async (options) => {
+      const gateway = await Gateway.start(options);
+      all.push(gateway);
+      return gateway;
+    });
+    // An open page asks once more, which a gateway that has ended does not answer.
+    await page.goto('about:blank');
+    for (const gateway of all) await gateway.close();
   },
 
   context: async ({ context, watched }, use) => {

@@ -4,23 +4,14 @@ import { createServer } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { Gateway } from '../lib/gateway.ts';
+import type { Gateway } from '../lib/gateway.ts';
 import { expect, goTo, logIn, type Page, settled, test as base } from '../lib/test.ts';
 
 const test = base.extend<{ own: Gateway; at: Page }>({
-  own: async ({}, use) => {
-    const gateway = await Gateway.start();
-    try {
-      await use(gateway);
-    } finally {
-      await gateway.close();
-    }
-  },
+  own: async ({ started }, use) => use(await started()),
   at: async ({ page, own }, use) => {
     await logIn(page, own);
     await use(page);
-    // It asks a gateway that is ending nothing any more.
-    await page.goto('about:blank');
   },
 });
 
@@ -47,7 +38,7 @@ test('a setting is saved at once, or after it was said what it weakens, and stan
   await expect(panel.getByLabel('pids_max')).toHaveValue('7700');
 });
 
-test('a token for a provider is written, never shown, tried, and taken away', async ({ page }) => {
+test('a token for a provider is written, never shown, tried, and taken away', async ({ page, started }) => {
   let takes = false;
   const asked = new Set<string | undefined>();
   const provider = createServer((request, response) => {
@@ -57,7 +48,7 @@ test('a token for a provider is written, never shown, tried, and taken away', as
   });
   await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve));
   const { port } = provider.address() as AddressInfo;
-  const own = await Gateway.start({ backend: `backend = "namespaces"\ndaytona_api_url = "http://127.0.0.1:${port}"` });
+  const own = await started({ backend: `backend = "namespaces"\ndaytona_api_url = "http://127.0.0.1:${port}"` });
   try {
     await logIn(page, own);
     await goTo(page, own, '/settings/remote');
@@ -77,9 +68,7 @@ test('a token for a provider is written, never shown, tried, and taken away', as
     await panel.getByRole('button', { name: 'Remove…' }).click();
     await panel.getByRole('button', { name: 'Remove the token' }).click();
     await expect(test).toHaveCount(0);
-    await page.goto('about:blank');
   } finally {
-    await own.close();
     provider.closeAllConnections();
     provider.close();
   }

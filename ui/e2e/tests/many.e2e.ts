@@ -2,7 +2,6 @@
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { Gateway } from '../lib/gateway.ts';
 import { AT } from '../lib/seed.ts';
 import { expect, goTo, logIn, test } from '../lib/test.ts';
 
@@ -31,36 +30,30 @@ function audit(folder: string) {
   writeFileSync(join(folder, 'data/network-audit.jsonl'), `${lines.join('\n')}\n`, { mode: 0o600 });
 }
 
-test('a log of thousands and files by the thousand are windowed, by mouse and keyboard', async ({ page, watched: _ }) => {
-  const gateway = await Gateway.start({ before: audit });
-  try {
-    await gateway.ask('PUT', '/files/tree?path=%2Fmany', tar(3_000));
-    await logIn(page, gateway, '/network');
-    const log = page.getByRole('table').first();
-    await expect(log.getByText(`host-${ROWS - 1}.example`).first()).toBeVisible();
-    expect(await log.locator('[data-row]').count()).toBeLessThan(120);
-    await log.locator('[data-row="0"]').focus();
-    for (let presses = 0; presses < 5; presses += 1) await page.keyboard.press('End');
-    await expect.poll(async () => Number(await page.locator(':focus').getAttribute('data-row'))).toBeGreaterThan(100);
-    expect(await log.locator('[data-row]').count()).toBeLessThan(120);
+test('a log of thousands and files by the thousand are windowed, by mouse and keyboard', async ({ page, started, watched: _ }) => {
+  const gateway = await started({ before: audit });
+  await gateway.ask('PUT', '/files/tree?path=%2Fmany', tar(3_000));
+  await logIn(page, gateway, '/network');
+  const log = page.getByRole('table').first();
+  await expect(log.getByText(`host-${ROWS - 1}.example`).first()).toBeVisible();
+  expect(await log.locator('[data-row]').count()).toBeLessThan(120);
+  await log.locator('[data-row="0"]').focus();
+  for (let presses = 0; presses < 5; presses += 1) await page.keyboard.press('End');
+  await expect.poll(async () => Number(await page.locator(':focus').getAttribute('data-row'))).toBeGreaterThan(100);
+  expect(await log.locator('[data-row]').count()).toBeLessThan(120);
 
-    await goTo(page, gateway, '/network?domain=host-7.example');
-    await expect(page.getByRole('table').first().getByText('host-7.example').first()).toBeVisible();
+  await goTo(page, gateway, '/network?domain=host-7.example');
+  await expect(page.getByRole('table').first().getByText('host-7.example').first()).toBeVisible();
 
-    await goTo(page, gateway, '/files?path=/many');
-    const files = page.getByRole('table', { name: /many/ });
-    await expect(files).toHaveAttribute('aria-rowcount', '3001');
-    expect(await files.locator('[data-row]').count()).toBeLessThan(120);
-    await files.locator('[data-row="0"]').focus();
-    await page.keyboard.press('End');
-    await expect(page.locator('[data-row="2999"]')).toBeFocused();
-    await page.getByLabel('Filter by name').fill('f-1234.txt');
-    await expect(files).toHaveAttribute('aria-rowcount', '2');
-  } finally {
-    // It asks a gateway that is ending nothing any more.
-    await page.goto('about:blank');
-    await gateway.close();
-  }
+  await goTo(page, gateway, '/files?path=/many');
+  const files = page.getByRole('table', { name: /many/ });
+  await expect(files).toHaveAttribute('aria-rowcount', '3001');
+  expect(await files.locator('[data-row]').count()).toBeLessThan(120);
+  await files.locator('[data-row="0"]').focus();
+  await page.keyboard.press('End');
+  await expect(page.locator('[data-row="2999"]')).toBeFocused();
+  await page.getByLabel('Filter by name').fill('f-1234.txt');
+  await expect(files).toHaveAttribute('aria-rowcount', '2');
 });
 
 test('output of thousands of lines is windowed, and says where it was cut', async ({ here, gateway }) => {

@@ -2,7 +2,7 @@
 
 import { mkdirSync } from 'node:fs';
 import { join } from 'node:path';
-import { Gateway } from '../lib/gateway.ts';
+import type { Gateway } from '../lib/gateway.ts';
 import { AT, seed } from '../lib/seed.ts';
 import { expect, goTo, logIn, type Page, test } from '../lib/test.ts';
 
@@ -24,18 +24,14 @@ const FORMS = [
 ] as const;
 
 if (FOLDER !== undefined) {
-  test('each place is drawn, light, dark and on a phone', async ({ page: here, watched: _ }) => {
+  test('each place is drawn, light, dark and on a phone', async ({ page: here, started, watched: _ }) => {
     test.setTimeout(240_000);
     mkdirSync(FOLDER, { recursive: true });
     // One in which no other test has left anything.
-    const gateway = await Gateway.start();
-    try {
-      await seed(gateway);
-      await logIn(here, gateway);
-      await drawn(here, gateway, FOLDER);
-    } finally {
-      await gateway.close();
-    }
+    const gateway = await started();
+    await seed(gateway);
+    await logIn(here, gateway);
+    await drawn(here, gateway, FOLDER);
   });
 }
 

@@ -1,6 +1,5 @@
 // Several tabs, and a gateway that goes away and comes back.
 
-import { Gateway } from '../lib/gateway.ts';
 import { expect, goTo, logIn, test } from '../lib/test.ts';
 
 test('two tabs at once show the same, and one login ends for both', async ({ here, gateway, context, watched }) => {
@@ -38,28 +37,24 @@ test('a tab without the secret of the login has to log in, though it has the coo
   expect(refused).toBe(401);
 });
 
-test('a gateway that is killed and comes back: the page says so meanwhile, and loses nothing', async ({ page, watched }) => {
+test('a gateway that is killed and comes back: the page says so meanwhile, and loses nothing', async ({ page, started, watched }) => {
   watched.allow(/Failed to load resource|ERR_|WebSocket/);
-  const gateway = await Gateway.start();
-  try {
-    await logIn(page, gateway, '/sessions/over%20restarts');
-    await gateway.exec('over restarts', 'echo before');
-    await goTo(page, gateway, '/sessions/over%20restarts');
-    await page.getByLabel('Command to run in this session').fill('echo begun; while [ ! -e go ]; do sleep 0.2; done; echo finished');
-    await page.keyboard.press('Enter');
-    await expect(page.getByRole('log')).toContainText('begun');
-    await gateway.kill();
-    await expect(page.getByText('not live')).toBeVisible();
-    await expect(page.getByRole('log')).toContainText('begun');
-    await page.getByLabel('Command to run in this session').fill('touch go; echo after');
-    await gateway.start();
-    await expect(page.getByText('not live')).toHaveCount(0, { timeout: 60_000 });
-    await expect(page.getByLabel('Command to run in this session'), 'what was typed').toHaveValue('touch go; echo after');
-    await page.getByRole('button', { name: 'Run', exact: true }).click();
-    await expect(page.getByRole('log').filter({ hasText: 'begun' })).toContainText('finished');
-    await expect(page.getByRole('log').filter({ hasText: 'after' })).toBeVisible();
-    await expect(page.getByRole('button', { name: 'echo before' })).toBeVisible();
-  } finally {
-    await gateway.close();
-  }
+  const gateway = await started();
+  await logIn(page, gateway, '/sessions/over%20restarts');
+  await gateway.exec('over restarts', 'echo before');
+  await goTo(page, gateway, '/sessions/over%20restarts');
+  await page.getByLabel('Command to run in this session').fill('echo begun; while [ ! -e go ]; do sleep 0.2; done; echo finished');
+  await page.keyboard.press('Enter');
+  await expect(page.getByRole('log')).toContainText('begun');
+  await gateway.kill();
+  await expect(page.getByText('not live')).toBeVisible();
+  await expect(page.getByRole('log')).toContainText('begun');
+  await page.getByLabel('Command to run in this session').fill('touch go; echo after');
+  await gateway.start();
+  await expect(page.getByText('not live')).toHaveCount(0, { timeout: 60_000 });
+  await expect(page.getByLabel('Command to run in this session'), 'what was typed').toHaveValue('touch go; echo after');
+  await page.getByRole('button', { name: 'Run', exact: true }).click();
+  await expect(page.getByRole('log').filter({ hasText: 'begun' })).toContainText('finished');
+  await expect(page.getByRole('log').filter({ hasText: 'after' })).toBeVisible();
+  await expect(page.getByRole('button', { name: 'echo before' })).toBeVisible();
 });
