@@ -142,9 +142,31 @@ impl AsFd for Process {
 /// When a process started, in the kernel's ticks since the boot: field 22 of `/proc/<pid>/stat`. The second field is the
 /// program's own name for itself, in parentheses.
 pub fn start_time(pid: u32) -> Option<u64> {
+    stat_field(pid, 22)
+}
+
+/// Whether a process has come of another, which is taken to live, or is that itself. One that ended a moment ago has no
+/// origin any more and says no; so does one that was left by its parents.
+pub fn comes_of(pid: u32, origin: u32) -> bool {
+    let mut at = pid;
+    // Deeper than this nobody nests; numbers that are used again meanwhile could lead round in a circle.
+    for _ in 0..256 {
+        if at == origin {
+            return true;
+        }
+        match stat_field(at, 4) {
+            Some(parent) if parent > 0 => at = parent,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// A number of `/proc/<pid>/stat`, counted from 1 and beyond 2.
+fn stat_field<T: std::str::FromStr>(pid: u32, field: usize) -> Option<T> {
     let stat = read_whole(&format!("/proc/{pid}/stat"))?;
     let end = stat.iter().rposition(|byte| *byte == b')')?;
-    std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().nth(19)?.parse().ok()
+    std::str::from_utf8(&stat[end + 1..]).ok()?.split_whitespace().nth(field - 3)?.parse().ok()
 }
 
 /// A file of the kernel's that is made at the moment of reading, and is short.
@@ -175,4 +197,35 @@ pub fn pid_realm() -> &'static str {
 pub fn pid_namespace() -> &'static str {
     static NAMESPACE: OnceLock<String> = OnceLock::new();
     NAMESPACE.get_or_init(|| fs::read_link("/proc/self/ns/pid").unwrap_or_default().display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_come_of_us_and_we_do_not_come_of_them() {
+        let own = std::process::id();
+        let line = "sleep 600 & echo $!; wait";
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", line])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = String::new();
+        let out = shell.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut said).unwrap();
+        let (child, grandchild): (u32, u32) = (shell.id(), said.trim().parse().unwrap());
+        let found =
+            [own, child, grandchild].map(|pid| [own, child, grandchild].map(|origin| comes_of(pid, origin)));
+        let gone = comes_of(u32::MAX, own);
+        rustix::process::kill_process(
+            rustix::process::Pid::from_raw(i32::try_from(grandchild).unwrap()).unwrap(),
+            rustix::process::Signal::KILL,
+        )
+        .unwrap();
+        shell.wait().unwrap();
+        assert_eq!(found, [[true, false, false], [true, true, false], [true, true, true]]);
+        assert!(!gone);
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use moltis_host::process::comes_of;
 use moltis_sandbox::Result;
 
 use super::group::{Group, write};
@@ -69,10 +70,11 @@ impl Place {
                 shown.display()
             ));
         }
-        // Controllers cannot be handed down from a group that holds processes. We may move ourselves, and in a service's
-        // own group what has come of us: an engine's program leaves a process that holds its namespaces. Nobody else.
+        // Controllers cannot be handed down from a group that holds processes. We may move ourselves and what we have
+        // started, and in a service's own group what was left by those: an engine's program leaves a process that holds
+        // its namespaces. Nobody else.
         let service = own.extension().is_some_and(|end| end == "service") && is_delegated(own);
-        if processes(own) != [pid] && !service {
+        if !service && !is_alone(own, pid) {
             return Err(format!(
                 "other processes share the control group {}: run Moltis as a service of its own with Delegate=yes",
                 shown.display()
@@ -140,7 +142,7 @@ impl Place {
     }
 }
 
-/// Moves this process, and what else is in a service's group, into the leaf beside the sandboxes' groups.
+/// Moves this process, and what else is in its group, into the leaf beside the sandboxes' groups.
 fn step_aside(base: &Path) -> Result<()> {
     let procs = base.join(ASIDE).join("cgroup.procs");
     write(&procs, "0").map_err(|error| failed(procs.display(), error))?;
@@ -210,6 +212,16 @@ fn is_delegated(group: &Path) -> bool {
     })
 }
 
+/// Whether nobody but a process and what it has started is in its group.
+fn is_alone(group: &Path, pid: u32) -> bool {
+    let strangers =
+        || processes(group).into_iter().filter(|each| !comes_of(*each, pid)).collect::<Vec<u32>>();
+    let first = strangers();
+    // One that ended while it was looked at is none.
+    let stay = !first.is_empty() && strangers().iter().any(|each| first.contains(each));
+    !stay && processes(group).contains(&pid)
+}
+
 fn processes(group: &Path) -> Vec<u32> {
     let text = std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.parse().ok()).collect()
@@ -259,6 +271,20 @@ mod tests {
         group(&aside, "", "7\n", false);
         std::fs::write(own.join("cgroup.procs"), "").unwrap();
         assert_eq!(Place::at(mount.path(), &aside, 7), Ok(place(&own, &["memory", "pids"], false)));
+    }
+
+    #[test]
+    fn what_we_have_started_is_ours_to_move() {
+        let mount = tempfile::tempdir().unwrap();
+        let own = mount.path().join("svc");
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let us = std::process::id();
+        group(&own, "memory pids", &format!("{us}\n{}\n", child.id()), false);
+        let found = (Place::at(mount.path(), &own, us), Place::at(mount.path(), &own, child.id()));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(found.0, Ok(place(&own, &["memory", "pids"], true)));
+        assert!(found.1.is_err(), "we did not come of our child");
     }
 
     #[test]
