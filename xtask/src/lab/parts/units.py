@@ -12,12 +12,14 @@ PAGE = "docs/deploy.md"
 URL = "http://127.0.0.1:13131"
 GROUP = "/sys/fs/cgroup/system.slice/moltis.service"
 KEY = {}
+# As docs/deploy.md has it, with Podman and without.
+AROUND = {"MOLTIS_DATA_DIR": "/var/lib/moltis", "MOLTIS_CONFIG_DIR": "/etc/moltis", "HOME": "/var/lib/moltis"}
 
 
 def moltis(*words):
     """The program as the service's user, beside the gateway."""
-    around = ["env", "MOLTIS_DATA_DIR=/var/lib/moltis", "MOLTIS_CONFIG_DIR=/etc/moltis", "HOME=/var/lib/moltis"]
-    return run("sudo", "-u", "moltis", *around, "/usr/local/bin/moltis", *words, cwd="/")
+    around = [f"{name}={value}" for name, value in AROUND.items()]
+    return run("sudo", "-u", "moltis", "env", *around, "/usr/local/bin/moltis", *words, cwd="/")
 
 
 def show(name, unit="moltis"):
@@ -212,8 +214,10 @@ def with_its_drop_in_podman_is_used_and_a_restart_keeps_its_containers():
         block(PAGE, "systemd with Podman", number, of=3).ok()
         if number == 0:
             ready()
-            around = ["sudo", "-u", "moltis", "env", "HOME=/var/lib/moltis-podman", "XDG_RUNTIME_DIR=/run/moltis"]
+            podmans = {"HOME": "/var/lib/moltis-podman", "XDG_RUNTIME_DIR": "/run/moltis"}
+            around = ["sudo", "-u", "moltis", "env", *(f"{name}={value}" for name, value in podmans.items())]
             imported(*around)
+            AROUND.update(podmans)
             found = {backend["backend"]: backend for backend in told("GET", "/api/v1/backends")["backends"]}
             assert found["podman"]["usable"], found["podman"]
         ready()
