@@ -74,6 +74,50 @@ test('a token for a provider is written, never shown, tried, and taken away', as
   }
 });
 
+test('a sandbox that a provider alone knows of is shown as that, and removed there', async ({ page, started }) => {
+  const name = 'moltis-left-behind';
+  const removed: string[] = [];
+  const provider = createServer((request, response) => {
+    const path = new URL(request.url ?? '', 'http://provider').pathname;
+    if (request.method === 'DELETE') removed.push(path);
+    const there = removed.length === 0 ? [{ name, state: 'started', labels: {} }] : [];
+    response.writeHead(200, { 'Content-Type': 'application/json' });
+    response.end(JSON.stringify(request.method === 'GET' && path === '/sandbox' ? { items: there } : {}));
+  });
+  await new Promise<void>((resolve) => provider.listen(0, '127.0.0.1', resolve));
+  const { port } = provider.address() as AddressInfo;
+  const own = await started({
+    backend: `backend = "namespaces"\ndaytona_api_url = "http://127.0.0.1:${port}"`,
+    before: (folder) => {
+      // As if something had been made there before.
+      mkdirSync(join(folder, 'data/remote/daytona'), { recursive: true, mode: 0o700 });
+      writeFileSync(join(folder, 'data/remote/daytona/instance'), '0123456789abcdef0123456789abcdef', { mode: 0o600 });
+    },
+  });
+  try {
+    await logIn(page, own);
+    await goTo(page, own, '/settings/remote');
+    const settings = page.getByRole('region', { name: 'Remote sandbox backends: Daytona' });
+    await settings.getByLabel('daytona_api_key').fill('a-key-of-daytona');
+    await settings.getByRole('button', { name: 'Add the token' }).click();
+    await expect(settings.getByRole('button', { name: 'Test the connection' })).toBeVisible();
+    await goTo(page, own, '/sandboxes');
+    const panel = page.getByRole('region', { name: 'Sandboxes', exact: true });
+    const row = panel.getByRole('row').filter({ hasText: 'daytona' });
+    await expect(row).toContainText('started, unknown here');
+    await row.click();
+    await expect(panel.getByText(name)).toBeVisible();
+    await expect(panel.getByRole('button', { name: 'Stop…' })).toHaveCount(0);
+    await panel.getByRole('button', { name: 'Remove…' }).click();
+    await panel.getByRole('button', { name: 'Remove it' }).click();
+    await expect(row).toHaveCount(0);
+    expect(removed).toEqual([`/sandbox/${name}`]);
+  } finally {
+    provider.closeAllConnections();
+    provider.close();
+  }
+});
+
 test('a question about a host is answered for this session, and for all', async ({ at, own }) => {
   await goTo(at, own, '/network');
   const question = at.getByRole('region', { name: 'Questions that wait' });

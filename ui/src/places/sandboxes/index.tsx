@@ -34,8 +34,8 @@ export function Sandboxes({ parts, query }: PlaceProps) {
       </nav>
       {shown.id === '' && (
         <>
-          <Backends />
           <Running query={query} />
+          <Backends />
         </>
       )}
       {shown.id === 'guarantees' && <Guarantees />}

@@ -1,5 +1,6 @@
 // Sandboxes that run, and what is left of others.
 
+import type { ComponentChildren } from 'preact';
 import { api, type Schema } from '../../api/client';
 import { useAct, useRead } from '../../api/use';
 import { Button, Confirm } from '../../parts/button';
@@ -15,6 +16,7 @@ import { address, Link, setQuery } from '../../router';
 import { oneLine } from '../../format/escape';
 import { useMay, useMe } from '../../layout/me';
 import { announce } from '../../parts/announce';
+import { alone, stateOf, unmeasured } from './state';
 
 type Sandbox = Schema<'Sandbox'>;
 
@@ -36,21 +38,21 @@ const COLUMNS: readonly Column<Sandbox>[] = [
       ),
   },
   { id: 'backend', title: 'Backend', width: '130px', machine: true, cell: ({ backend }) => backend },
-  { id: 'state', title: 'State', width: '110px', cell: ({ running }) => <Mark kind={running ? 'running' : 'gone'} /> },
+  { id: 'state', title: 'State', width: '150px', cell: (sandbox) => <State sandbox={sandbox} /> },
   { id: 'use', title: 'In use', width: 'minmax(130px, 1fr)', cell: (sandbox) => <Use sandbox={sandbox} /> },
   {
     id: 'memory',
     title: 'Memory',
     width: '96px',
     end: true,
-    cell: ({ usage }) => (usage ? <Size bytes={usage.memoryBytes} /> : '–'),
+    cell: (sandbox) => <Known sandbox={sandbox} of={({ memoryBytes }) => <Size bytes={memoryBytes} />} />,
   },
   {
     id: 'cpu',
     title: 'CPU time',
     width: '90px',
     end: true,
-    cell: ({ usage }) => (usage ? <Took millis={usage.cpuMs} /> : '–'),
+    cell: (sandbox) => <Known sandbox={sandbox} of={({ cpuMs }) => <Took millis={cpuMs} />} />,
   },
   { id: 'commands', title: 'Commands', width: '90px', end: true, cell: ({ activity }) => activity?.commands.toLocaleString('en') ?? '–' },
   {
@@ -63,6 +65,26 @@ const COLUMNS: readonly Column<Sandbox>[] = [
   },
   { id: 'created', title: 'Created', width: '100px', end: true, cell: ({ createdMillis }) => <When millis={createdMillis} /> },
 ];
+
+function State({ sandbox }: { sandbox: Sandbox }) {
+  const { kind, word } = stateOf(sandbox);
+  return (
+    <Mark kind={kind} title={sandbox.provider && `at the provider: ${oneLine(sandbox.provider.state)}`}>
+      {oneLine(word)}
+    </Mark>
+  );
+}
+
+/** What a sandbox takes, or why nobody knows. */
+function Known({ sandbox, of }: { sandbox: Sandbox; of: (usage: NonNullable<Sandbox['usage']>) => ComponentChildren }) {
+  if (sandbox.usage) return <>{of(sandbox.usage)}</>;
+  if (!sandbox.running) return <>–</>;
+  return (
+    <span class="soft" title={unmeasured(sandbox.backend)}>
+      not told
+    </span>
+  );
+}
 
 function Use({ sandbox: { activity, background, running } }: { sandbox: Sandbox }) {
   if (!running) return <>–</>;
@@ -97,13 +119,13 @@ export function Running({ query }: { query: URLSearchParams }) {
   return (
     <Panel
       title="Sandboxes"
-      about={data && `${running} running${all.length > running ? `, ${all.length - running} gone` : ''}`}
+      about={data && `${running} running${all.length > running ? `, ${all.length - running} not running` : ''}`}
       flush
       actions={
         <>
           {all.length > running && (
             <Button quiet small onClick={() => setQuery({ show: onlyRunning ? '' : 'running' })}>
-              {onlyRunning ? 'Show those that are gone' : 'Only running'}
+              {onlyRunning ? 'Show all' : 'Only running'}
             </Button>
           )}
           {mayPrune && all.length > 0 && (
@@ -155,7 +177,7 @@ export function Running({ query }: { query: URLSearchParams }) {
 }
 
 function Opened({ sandbox, may, onDone }: { sandbox: Sandbox; may: boolean; onDone: () => void }) {
-  const { id, session, running, background, activity } = sandbox;
+  const { id, session, running, background, activity, provider } = sandbox;
   const act = useAct(async (what: 'stop' | 'remove') => {
     if (what === 'stop') await api.post('/api/v1/sandboxes/{sandbox}/stop', { path: { sandbox: id } });
     else await api.delete('/api/v1/sandboxes/{sandbox}', { path: { sandbox: id } });
@@ -172,6 +194,16 @@ function Opened({ sandbox, may, onDone }: { sandbox: Sandbox; may: boolean; onDo
         <dd>
           <span class="machine">{id}</span> <Copy text={id} />
         </dd>
+        {provider && (
+          <>
+            <dt>At the provider</dt>
+            <dd>
+              <span class="machine">{oneLine(provider.name)}</span>, {oneLine(provider.state)}
+              {!provider.known &&
+                ': nothing here knows it. A process that was killed left it, or a data directory that was lost, and it may cost money.'}
+            </dd>
+          </>
+        )}
         {session !== undefined && (
           <>
             <dt>Session</dt>
@@ -185,7 +217,7 @@ function Opened({ sandbox, may, onDone }: { sandbox: Sandbox; may: boolean; onDo
       </dl>
       {act.error && <ErrorBox told={act.error} onClose={act.clear} />}
       <div class="row">
-        {may && running && (
+        {may && running && !alone(sandbox) && (
           <Confirm
             small
             what={

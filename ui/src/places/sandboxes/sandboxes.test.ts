@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { after, begun } from './build';
 import { lost, PROMISES, share, type Promises } from './promises';
+import { alone, stateOf } from './state';
 
 function promises(not: readonly string[] = []): Promises {
   return Object.fromEntries(PROMISES.map(({ id }) => [id, { state: not.includes(id) ? 'notEnforced' : 'held' }])) as Promises;
@@ -36,4 +37,26 @@ describe('a build', () => {
   });
 
   test('an event that is not known changes nothing', () => expect(told(['later', {}], ['progress', null])).toMatchObject({ steps: 0, lines: 0 }));
+});
+
+describe('what there is of a sandbox', () => {
+  const of = (state: string, known: boolean, running: boolean) => ({ running, provider: { name: 'x', state, known } });
+
+  test('is what this machine knows, where there is no provider', () => {
+    expect([true, false].map((running) => stateOf({ running }))).toEqual([
+      { kind: 'running', word: 'running' },
+      { kind: 'gone', word: 'gone' },
+    ]);
+  });
+
+  test('is the provider’s word where it runs no more or belongs to nobody', () => {
+    const all = [of('started', true, true), of('stopped', true, false), of('started', false, true), of('stopped', false, false)];
+    expect(all.map(stateOf)).toEqual([
+      { kind: 'running', word: 'running' },
+      { kind: 'gone', word: 'stopped' },
+      { kind: 'warning', word: 'started, unknown here' },
+      { kind: 'warning', word: 'stopped, unknown here' },
+    ]);
+    expect(all.map(alone)).toEqual([false, false, true, true]);
+  });
 });
