@@ -56,7 +56,7 @@ impl Blueprint {
         let memory = memory(config, spec)?;
         let owned = config.clone();
         let made = crate::error::long(move || {
-            let store = Store::make(&owned.data_dir)?;
+            let store = Store::make(&owned.cache_dir)?;
             let kernel = store.import("kernel", &owned.kernel)?.path;
             let rootfs = store.import("rootfs", &owned.rootfs)?.path;
             let mut modules = OsString::from(&owned.kernel);

@@ -21,22 +21,20 @@ pub const DISK_BYTES: u64 = 8 << 30;
 /// How long `mke2fs` may take.
 const MAKES_WITHIN: Duration = Duration::from_secs(120);
 
-/// Files that machines share, in a folder of the data directory: `<data_dir>/cache/firecracker`. Each is written once,
-/// under a name that says what it was made of, and never changed. Machines have them by hard links.
+/// Files that machines share, in [the folder for them](crate::Config::cache_dir). Each is written once, under a name that says what it was made of, and never changed. Machines have them by hard links.
 #[derive(Clone, Debug)]
 pub struct Store {
     folder: PathBuf,
 }
 
 impl Store {
-    /// Of this data directory; its folder is made, 0700, if it is missing. Blocks.
+    /// In this folder, which is made, 0700, if it is missing. Blocks.
     ///
     /// # Errors
     /// [`Error::Folder`].
-    pub fn make(data_dir: &Path) -> Result<Self> {
-        let folder = data_dir.join("cache/firecracker");
-        DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(Error::folder(&folder))?;
-        Ok(Self { folder })
+    pub fn make(folder: &Path) -> Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(Error::folder(folder))?;
+        Ok(Self { folder: folder.to_owned() })
     }
 
     /// Where it lies.
@@ -70,13 +68,24 @@ impl Store {
 
     /// An empty file beside the others, removed when the first of the two is dropped, unless it has moved on.
     pub(crate) fn draft(&self, name: &str) -> Result<(Draft, File)> {
-        let mut random = [0; 8];
-        let path = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map(|_| self.folder.join(format!(".{name}-{:016x}", u64::from_ne_bytes(random))))
-            .map_err(Error::folder(&self.folder))?;
+        let path = self.draft_path(name)?;
         let made = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = made.map_err(Error::folder(&path))?;
         Ok((Draft(path), file))
+    }
+
+    /// The same with a folder, 0700.
+    pub(crate) fn draft_folder(&self, name: &str) -> Result<Draft> {
+        let path = self.draft_path(name)?;
+        DirBuilder::new().mode(0o700).create(&path).map_err(Error::folder(&path))?;
+        Ok(Draft(path))
+    }
+
+    fn draft_path(&self, name: &str) -> Result<PathBuf> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(Error::folder(&self.folder))?;
+        Ok(self.folder.join(format!(".{name}-{:016x}", u64::from_ne_bytes(random))))
     }
 
     /// A copy of somebody's file, made once for as long as that one stays as it is; machines never see the original, which
@@ -153,13 +162,13 @@ impl Store {
     }
 }
 
-/// A file that is removed with this, unless it has moved on.
+/// A file or a folder that is removed with this, unless it has moved on.
 #[derive(Debug)]
 pub(crate) struct Draft(pub PathBuf);
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.0).or_else(|_| fs::remove_dir_all(&self.0));
     }
 }
 

@@ -48,6 +48,10 @@ pub use error::{Error, Result};
 pub struct Config {
     /// The data directory.
     pub data_dir: PathBuf,
+    /// Where files lie that machines share: copies of the kernel and the root file system, snapshots. On the file system of
+    /// the data directory, since machines have them by hard links; by default `<data_dir>/cache/firecracker`. Several data
+    /// directories of one user may have the same.
+    pub cache_dir: PathBuf,
     /// Firecracker itself; its jailer lies beside it.
     pub firecracker: PathBuf,
     /// An uncompressed kernel. `<kernel>.modules`, if it is there, is a cpio archive of modules that it needs.
@@ -114,6 +118,7 @@ impl Config {
     /// With what is built in.
     pub fn new(data_dir: PathBuf) -> Self {
         Self {
+            cache_dir: data_dir.join("cache/firecracker"),
             data_dir,
             firecracker: "/usr/local/bin/firecracker".into(),
             kernel: "/opt/moltis/vmlinux".into(),

@@ -48,8 +48,8 @@ pub async fn make(config: &Config, progress: &BuildSink) -> Result<Vec<Prepared>
     }
     let mmdebstrap = needs("mmdebstrap", "mmdebstrap")?;
     let store = {
-        let data_dir = config.data_dir.clone();
-        long(move || Store::make(&data_dir)).await?
+        let folder = config.cache_dir.clone();
+        long(move || Store::make(&folder)).await?
     };
     let scratch = Scratch::make(store.folder())?;
     let archive = scratch.0.join("tree.tar");

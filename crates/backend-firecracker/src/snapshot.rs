@@ -2,7 +2,7 @@
 //! store under a name that says what it was made of, and never changed.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use crate::api::body::{SnapshotCreate, SnapshotLoad};
@@ -83,17 +83,12 @@ impl Snapshot {
         }
         machine.api.pause().await?;
         machine.api.create_snapshot(&SnapshotCreate::full(STATE, MEMORY)).await?;
-        let work = work.to_owned();
-        long(move || this.keep(&work)).await.map(|()| true)
+        let (store, work) = (store.clone(), work.to_owned());
+        long(move || this.keep(&store, &work)).await.map(|()| true)
     }
 
-    fn keep(&self, work: &Path) -> Result<()> {
-        let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(Error::folder(&self.folder))?;
-        let draft =
-            Draft(self.folder.with_file_name(format!(".snapshot-{:016x}", u64::from_ne_bytes(random))));
-        fs::DirBuilder::new().mode(0o700).create(&draft.0).map_err(Error::folder(&draft.0))?;
+    fn keep(&self, store: &Store, work: &Path) -> Result<()> {
+        let draft = store.draft_folder("snapshot")?;
         let ours = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         for name in [STATE, MEMORY] {
             let to = draft.0.join(name);
@@ -107,14 +102,5 @@ impl Snapshot {
             Err(_) if self.folder.is_dir() => Ok(()),
             renamed => renamed.map_err(Error::folder(&self.folder)),
         }
-    }
-}
-
-/// A folder that is removed with this, unless it has moved on.
-struct Draft(PathBuf);
-
-impl Drop for Draft {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -13,8 +13,9 @@ use moltis_sandbox::{
 use tempfile::TempDir;
 
 use crate::leak::Whereabouts;
+use crate::run::eventually;
 use crate::subject::{Folders, Make, Subject, folder};
-use crate::{Fail, Leak, Marker, need};
+use crate::{Fail, Leak, Marker, need, patience};
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
@@ -247,16 +248,16 @@ impl Ctx {
         let mut leaks = Vec::new();
         for (sandbox, leak) in open {
             leaks.push(leak);
-            match tokio::time::timeout(Duration::from_secs(10), sandbox.close()).await {
+            match tokio::time::timeout(patience(Duration::from_secs(10)), sandbox.close()).await {
                 Ok(Ok(())) => {}
                 // A case may have closed or broken it itself.
                 Ok(Err(moltis_sandbox::Error::Unavailable(_) | moltis_sandbox::Error::Lost(_))) => {}
                 Ok(Err(e)) => left.push(format!("close failed: {e}")),
-                Err(_) => left.push("close took longer than 10 s".to_owned()),
+                Err(_) => left.push("close took too long".to_owned()),
             }
         }
         for leak in leaks {
-            left.extend(leak.left(Duration::from_secs(5)).await);
+            left.extend(leak.left(patience(Duration::from_secs(5))).await);
         }
         if self.shared_kernel() {
             let markers = std::mem::take(&mut *self.markers.lock().unwrap_or_else(PoisonError::into_inner));
@@ -270,24 +271,17 @@ impl Ctx {
         left.extend(crate::leak::mounts_below(self.scratch.path()));
         left.extend(crate::leak::workers(self.scratch.path()));
         // A sandbox that ended by itself takes its folder along a moment later.
-        for _ in 0..60 {
-            if crate::leak::run_folders(&self.folders.data).is_empty() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let data = &self.folders.data;
+        let gone = async || Ok(crate::leak::run_folders(data).is_empty());
+        eventually(Duration::from_secs(3), gone).await?;
         left.extend(crate::leak::run_folders(&self.folders.data));
         // What looked into an image goes, too, though nobody waits for it.
         if let Some(images) = self.backend.images() {
             images.settled().await;
         }
         // Where an engine holds them, what runs needs no folder to be there.
-        for _ in 0..100 {
-            if self.backend.list().await.is_ok_and(|listed| listed.is_empty()) {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let over = async || Ok(self.backend.list().await.is_ok_and(|listed| listed.is_empty()));
+        eventually(Duration::from_secs(5), over).await?;
         match self.backend.list().await {
             Ok(listed) => left.extend(listed.iter().map(|sandbox| format!("sandbox {}", sandbox.id))),
             Err(e) => left.push(format!("listing failed: {e}")),

@@ -17,6 +17,7 @@ pub mod leak;
 pub mod marker;
 pub mod matrix;
 pub mod need;
+pub mod pace;
 pub mod process;
 pub mod program;
 pub mod remote;
@@ -29,6 +30,7 @@ pub use case::{Case, Fail, Verdict};
 pub use context::{Ctx, Place};
 pub use leak::Leak;
 pub use marker::Marker;
+pub use pace::patience;
 pub use run::{Live, Ran};
 pub use subject::Subject;
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{Command, Ending, Exec, ExecEvent, ExecRequest, Outcome, Status};
 
-use crate::{Fail, Place, ensure, fail};
+use crate::{Fail, Place, ensure, fail, patience};
 
 /// Time-out of commands that are not about time.
 pub const USUAL: Duration = Duration::from_secs(20);
@@ -16,7 +16,7 @@ pub const USUAL: Duration = Duration::from_secs(20);
 /// A request for a shell line.
 pub fn shell(line: impl Into<Vec<u8>>) -> ExecRequest {
     let mut request = ExecRequest::new(Command::Shell(OsString::from_vec(line.into())));
-    request.timeout = Some(USUAL);
+    request.timeout = Some(patience(USUAL));
     request
 }
 
@@ -24,7 +24,7 @@ pub fn shell(line: impl Into<Vec<u8>>) -> ExecRequest {
 pub fn argv<A: AsRef<[u8]>>(arguments: &[A]) -> ExecRequest {
     let arguments = arguments.iter().map(|a| OsString::from_vec(a.as_ref().to_vec())).collect();
     let mut request = ExecRequest::new(Command::Argv(arguments));
-    request.timeout = Some(USUAL);
+    request.timeout = Some(patience(USUAL));
     request
 }
 
@@ -88,7 +88,7 @@ pub struct Live {
 impl Live {
     /// Takes over a command that was just started; the first event must be `Started`.
     pub async fn of(mut exec: Exec, started: Instant) -> Result<Self, Fail> {
-        let first = tokio::time::timeout(USUAL, exec.events.next()).await;
+        let first = tokio::time::timeout(patience(USUAL), exec.events.next()).await;
         let process = match first {
             Ok(Some(Ok(ExecEvent::Started(process)))) => process,
             Ok(Some(Err(e))) => return Err(e.into()),
@@ -125,6 +125,7 @@ impl Live {
 
     /// Reads on until standard output holds `needle`.
     pub async fn until(&mut self, needle: &str, within: Duration) -> Result<(), Fail> {
+        let within = patience(within);
         let waiting = async {
             while !contains(&self.stdout, needle.as_bytes()) {
                 if !self.step().await? {
@@ -148,6 +149,7 @@ impl Live {
 
     /// Reads to the end.
     pub async fn finish(mut self, within: Duration) -> Result<Ran, Fail> {
+        let within = patience(within);
         let reading = async {
             while self.step().await? {}
             Ok::<_, Fail>(())
@@ -217,7 +219,7 @@ pub async fn eventually(
     within: Duration,
     mut check: impl AsyncFnMut() -> Result<bool, Fail>,
 ) -> Result<bool, Fail> {
-    let end = Instant::now() + within;
+    let end = Instant::now() + patience(within);
     loop {
         if check().await? {
             return Ok(true);

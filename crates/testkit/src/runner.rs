@@ -13,7 +13,7 @@ use moltis_sandbox::{Guarantees, Promise};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Control;
-use crate::{Case, Ctx, Fail, Subject, Verdict};
+use crate::{Case, Ctx, Fail, Subject, Verdict, patience};
 
 /// Variable that tells a process which case of which subject it is to run.
 const CASE: &str = "MOLTIS_TESTKIT_CASE";
@@ -82,6 +82,7 @@ async fn judged(subject: &Subject, case: &Case) -> Result<Verdict, Fail> {
     if let Some((_, why)) = subject.apart.iter().find(|(id, _)| *id == case.id) {
         return Ok(Verdict::Declared((*why).to_owned()));
     }
+    let limit = patience(case.limit);
     let ctx = Ctx::new(subject).await?;
     if let Some(Promise::NotEnforced(reason)) = case.needs.map(|needs| needs(&ctx.guarantees)) {
         return Ok(Verdict::Declared(reason.clone()));
@@ -89,20 +90,20 @@ async fn judged(subject: &Subject, case: &Case) -> Result<Verdict, Fail> {
     let controlled = match case.control {
         None => Control::Works,
         Some(control) => {
-            let run = tokio::time::timeout(case.limit, control(&ctx)).await;
-            let run = run.map_err(|_| Fail::new(format!("the control took longer than {:?}", case.limit)))?;
+            let run = tokio::time::timeout(limit, control(&ctx)).await;
+            let run = run.map_err(|_| Fail::new(format!("the control took longer than {limit:?}")))?;
             run.map_err(|e| Fail::new(format!("the control is wrong: {e}")))?
         }
     };
     let verdict =
-        match tokio::time::timeout(case.limit, AssertUnwindSafe((case.run)(&ctx)).catch_unwind()).await {
+        match tokio::time::timeout(limit, AssertUnwindSafe((case.run)(&ctx)).catch_unwind()).await {
             Ok(Ok(verdict)) => verdict,
             Ok(Err(panic)) => {
                 let text = panic.downcast_ref::<String>().map(String::as_str);
                 let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
                 Err(Fail::new(format!("panicked: {text}")))
             }
-            Err(_) => Err(Fail::new(format!("took longer than {:?}", case.limit))),
+            Err(_) => Err(Fail::new(format!("took longer than {limit:?}"))),
         };
     // What a failed case leaves is not the backend's fault, but it is cleared away all the same.
     let left = ctx.finish().await;
@@ -174,7 +175,7 @@ fn apart(subject: &str, case: &Case) -> Result<Report, Fail> {
         String::from_utf8_lossy(&text).into_owned()
     });
     let controls = if case.control.is_some() { 2 } else { 1 };
-    let end = Instant::now() + case.limit * controls + MARGIN;
+    let end = Instant::now() + patience(case.limit * controls + MARGIN);
     let mut killed = false;
     while child.try_wait()?.is_none() {
         if Instant::now() >= end {

@@ -14,7 +14,7 @@ use moltis_sandbox::{Activity, Backend, Ending, MountMode, SandboxId, SandboxSpe
 use super::background::{background, look};
 use super::lifetime::{LONG, found_with_commands, runs};
 use crate::run::{eventually, shell};
-use crate::{Case, Ctx, Fail, Place, Verdict, case, ensure, ensure_eq, fail, tree};
+use crate::{Case, Ctx, Fail, Place, Verdict, case, ensure, ensure_eq, fail, patience, tree};
 
 pub(super) fn cases() -> Vec<Case> {
     let of_sessions = [
@@ -139,7 +139,7 @@ async fn waits_for_nobody(ctx: &Ctx) -> Result<Verdict, Fail> {
     for adopted in futures_util::future::join_all(backends.iter().map(|backend| backend.adopt(&spec))).await {
         ensure!(adopted?.is_some(), "not adopted, as one of sixteen");
     }
-    ensure!(began.elapsed() < Duration::from_secs(3), "adopting sixteen times took {:?}", began.elapsed());
+    ensure!(began.elapsed() < patience(Duration::from_secs(3)), "adopting sixteen times took {:?}", began.elapsed());
     // One that is being closed, which takes its time where commands do not want to end, is there or not; that is said
     // at once.
     let marker = ctx.marker();
@@ -226,7 +226,7 @@ impl Junk {
 
 /// Looks for a sandbox whose folder is not what it was: it is not there, or cannot be looked for. In time, either way.
 async fn look_for(backend: Arc<dyn Backend>, spec: &SandboxSpec, what: &str) -> Result<(), Fail> {
-    let adopting = tokio::time::timeout(Duration::from_secs(5), backend.adopt(spec));
+    let adopting = tokio::time::timeout(patience(Duration::from_secs(5)), backend.adopt(spec));
     if adopting
         .await
         .map_err(|_| Fail::new(format!("adopting with {what} hangs")))?
@@ -235,7 +235,7 @@ async fn look_for(backend: Arc<dyn Backend>, spec: &SandboxSpec, what: &str) -> 
         fail!("adopted with {what}");
     }
     let id = spec.id();
-    let finding = tokio::time::timeout(Duration::from_secs(5), backend.find(&id));
+    let finding = tokio::time::timeout(patience(Duration::from_secs(5)), backend.find(&id));
     if finding.await.map_err(|_| Fail::new(format!("finding with {what} hangs")))?.is_ok_and(|s| s.is_some())
     {
         fail!("found with {what}");

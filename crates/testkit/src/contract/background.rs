@@ -6,7 +6,7 @@ use moltis_sandbox::exec::ProcessId;
 use moltis_sandbox::{Ending, Error, ExecRequest, Promise, Status};
 
 use crate::run::{eventually, shell};
-use crate::{Case, Ctx, Fail, Live, Place, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Live, Place, Verdict, case, ensure, ensure_eq, fail, patience};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -73,7 +73,7 @@ pub(super) async fn look(place: &Place, process: ProcessId, stdout: u64, stderr:
         while live.step().await? {}
         Ok::<_, Fail>(())
     };
-    match tokio::time::timeout(Duration::from_secs(10), reading).await {
+    match tokio::time::timeout(patience(Duration::from_secs(10)), reading).await {
         Ok(done) => done?,
         Err(_) => fail!("looking at what is there does not end"),
     }
@@ -186,7 +186,7 @@ async fn stop(ctx: &Ctx) -> Result<Verdict, Fail> {
     let line = format!("trap '' TERM HUP; setsid {0} & (({0} &) &); {0}", marker.sleep());
     let process = begin(&place, background(line)).await?;
     marker.wait_for(&place, 3, Duration::from_secs(5)).await?;
-    let outcome = tokio::time::timeout(Duration::from_secs(8), place.stop(process)).await;
+    let outcome = tokio::time::timeout(patience(Duration::from_secs(8)), place.stop(process)).await;
     let outcome = outcome.map_err(|_| Fail::new("stopping takes longer than 8 s"))??;
     ensure_eq!(outcome.ending, Ending::Cancelled, "ending");
     ensure_eq!(marker.count(&place).await?, 0, "processes left when stop was over");

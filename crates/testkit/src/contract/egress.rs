@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use super::forward::from_inside;
 use super::lifetime::LONG;
 use crate::run::{argv, eventually, shell};
-use crate::{Case, Ctx, Fail, Live, Place, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Live, Place, Verdict, case, ensure, ensure_eq, fail, patience};
 
 pub(super) fn cases() -> Vec<Case> {
     let all = [
@@ -57,7 +57,7 @@ async fn trusted(ctx: &Ctx) -> Result<Place, Fail> {
 }
 
 async fn accept(forwarder: &mut Box<dyn Forwarder>) -> Result<Box<dyn Duplex>, Fail> {
-    match tokio::time::timeout(Duration::from_secs(10), forwarder.accept()).await {
+    match tokio::time::timeout(patience(Duration::from_secs(10)), forwarder.accept()).await {
         Ok(accepted) => Ok(accepted?),
         Err(_) => fail!("no connection arrives"),
     }
@@ -65,7 +65,7 @@ async fn accept(forwarder: &mut Box<dyn Forwarder>) -> Result<Box<dyn Duplex>, F
 
 async fn all(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, Fail> {
     let mut bytes = Vec::new();
-    match tokio::time::timeout(Duration::from_secs(60), stream.read_to_end(&mut bytes)).await {
+    match tokio::time::timeout(patience(Duration::from_secs(60)), stream.read_to_end(&mut bytes)).await {
         Ok(read) => read?,
         Err(_) => fail!("the stream does not end; so far {} bytes", bytes.len()),
     };
@@ -316,7 +316,7 @@ async fn idle(ctx: &Ctx) -> Result<Verdict, Fail> {
     spec.network = Setting::new(Network::Trusted, Origin::Flag);
     let place = ctx.open(&spec).await?;
     let mut forwarder = place.egress().await?;
-    match tokio::time::timeout(Duration::from_secs(20), forwarder.accept()).await {
+    match tokio::time::timeout(patience(Duration::from_secs(20)), forwarder.accept()).await {
         Err(_) => fail!("it goes on for ever since somebody stands behind its port"),
         Ok(Ok(_)) => fail!("a connection that nobody made"),
         Ok(Err(_)) => {}
@@ -331,7 +331,7 @@ async fn close(ctx: &Ctx) -> Result<Verdict, Fail> {
     let mut stream = from_inside(&place, &mut forwarder).await?;
     let waiting = tokio::spawn(async move { forwarder.accept().await.map(drop) });
     place.close().await?;
-    match tokio::time::timeout(Duration::from_secs(10), waiting).await {
+    match tokio::time::timeout(patience(Duration::from_secs(10)), waiting).await {
         Ok(Ok(Err(Error::Unavailable(_) | Error::Lost(_)))) => {}
         Ok(other) => fail!("{other:?} after the end"),
         Err(_) => fail!("it is waited on after the end"),
@@ -436,7 +436,7 @@ async fn flood(ctx: &Ctx) -> Result<Verdict, Fail> {
         let made = live.until("\n", Duration::from_secs(30)).await;
         let asked = Instant::now();
         ensure_eq!(place.out("echo alive").await?, "alive\n", "beside it");
-        ensure!(asked.elapsed() < Duration::from_secs(10), "a command took {:?} beside it", asked.elapsed());
+        ensure!(asked.elapsed() < patience(Duration::from_secs(10)), "a command took {:?} beside it", asked.elapsed());
         place.activity().await?;
         if made.is_ok() {
             live.say("\n").await?;

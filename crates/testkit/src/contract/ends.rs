@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use moltis_sandbox::{Ending, ExecRequest, Status};
 
 use crate::run::{argv, eventually, shell};
-use crate::{Case, Ctx, Fail, Marker, Place, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Marker, Place, Verdict, case, ensure, ensure_eq, fail, patience};
 
 /// How long the ending of a descent may take: it is asked to stop first.
 const GRACE: Duration = Duration::from_secs(8);
@@ -41,7 +41,7 @@ async fn at_once(ctx: &Ctx) -> Result<Verdict, Fail> {
     let marker = ctx.marker();
     let ran =
         place.sh(format!("{} >/dev/null 2>&1 & sleep 0.2; echo started", marker.sleep())).await?.good()?;
-    ensure!(ran.took < Duration::from_secs(2), "the answer took {:?}", ran.took);
+    ensure!(ran.took < patience(Duration::from_secs(2)), "the answer took {:?}", ran.took);
     ensure_eq!(ran.text(), "started\n", "output");
     ensure_eq!(ran.outcome.leftovers_total, 1, "leftovers counted");
     let named: Vec<_> = ran.outcome.leftovers.iter().map(|l| l.command.as_str()).collect();
@@ -58,9 +58,10 @@ async fn leftovers_hold_output(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
     let marker = ctx.marker();
     // The child keeps both outputs open and writes later: neither may hold up the answer.
-    let line = format!("(sleep 1; echo late; echo late >&2; exec {}) & printf begun", marker.sleep());
+    let late = patience(Duration::from_secs(1)).as_secs();
+    let line = format!("(sleep {late}; echo late; echo late >&2; exec {}) & printf begun", marker.sleep());
     let ran = place.sh(line).await?.good()?;
-    ensure!(ran.took < Duration::from_millis(900), "the answer took {:?}", ran.took);
+    ensure!(ran.took < patience(Duration::from_millis(900)), "the answer took {:?}", ran.took);
     ensure_eq!(ran.text(), "begun", "output");
     ensure_eq!(ran.outcome.leftovers_total > 0, true, "leftovers");
     // Nobody reads it any more, and that must not stop or kill it.
@@ -120,7 +121,7 @@ async fn time_out(ctx: &Ctx) -> Result<Verdict, Fail> {
     ensure_eq!(ran.outcome.ending, Ending::TimedOut, "ending");
     ensure_eq!(ran.text(), "so far\n", "output so far");
     ensure!(ran.took >= Duration::from_secs(1), "over after {:?}", ran.took);
-    ensure!(ran.took < Duration::from_secs(1) + GRACE, "over after {:?}", ran.took);
+    ensure!(ran.took < patience(Duration::from_secs(1) + GRACE), "over after {:?}", ran.took);
     ensure!(ran.outcome.duration >= Duration::from_secs(1), "duration {:?}", ran.outcome.duration);
     ensure_eq!(marker.count(&place).await?, 0, "processes left");
     Ok(Verdict::Pass)
@@ -133,7 +134,7 @@ async fn time_out_short(ctx: &Ctx) -> Result<Verdict, Fail> {
         request.timeout = Some(Duration::from_millis(millis));
         let ran = place.run(request).await?;
         ensure_eq!(ran.outcome.ending, Ending::TimedOut, "ending after {millis} ms");
-        ensure!(ran.took < GRACE, "took {:?}", ran.took);
+        ensure!(ran.took < patience(GRACE), "took {:?}", ran.took);
     }
     let mut request = shell("sleep 0.3; echo in time");
     request.timeout = Some(Duration::from_secs(10));
@@ -199,7 +200,7 @@ async fn fork_storm(ctx: &Ctx) -> Result<Verdict, Fail> {
     request.timeout = Some(Duration::from_secs(2));
     let ran = place.run(request).await?;
     ensure_eq!(ran.outcome.ending, Ending::TimedOut, "ending");
-    ensure!(ran.took < Duration::from_secs(2) + GRACE, "took {:?}", ran.took);
+    ensure!(ran.took < patience(Duration::from_secs(2) + GRACE), "took {:?}", ran.took);
     ensure_eq!(marker.count(&place).await?, 0, "processes left");
     // Nothing of it goes on: what each of its processes adds to stands still.
     let look = format!("wc -l <{}", place.path("made"));
@@ -269,7 +270,7 @@ async fn lose(place: &Place, request: ExecRequest, marker: &Marker, count: usize
     drop(live);
     let started = Instant::now();
     marker.wait_for(place, 0, GRACE).await?;
-    ensure!(started.elapsed() < GRACE, "the descent took {:?} to end", started.elapsed());
+    ensure!(started.elapsed() < patience(GRACE), "the descent took {:?} to end", started.elapsed());
     ensure_eq!(marker.inside(place).await?, 0, "processes left, seen from inside");
     Ok(())
 }
@@ -360,7 +361,7 @@ async fn close(ctx: &Ctx) -> Result<Verdict, Fail> {
     marker.wait_for(&place, 2, Duration::from_secs(5)).await?;
     let started = Instant::now();
     place.close().await?;
-    ensure!(started.elapsed() < GRACE, "closing took {:?}", started.elapsed());
+    ensure!(started.elapsed() < patience(GRACE), "closing took {:?}", started.elapsed());
     ensure_eq!(
         crate::leak::run_folders(&ctx.folders.data),
         Vec::<String>::new(),

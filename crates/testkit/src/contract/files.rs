@@ -9,7 +9,7 @@ use moltis_sandbox::files::WriteOptions;
 use moltis_sandbox::{EntryKind, Error, Files, GuestPath};
 
 use crate::tree::{self, Node, Tree};
-use crate::{Case, Ctx, Fail, Place, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Place, Verdict, case, ensure, ensure_eq, fail, patience};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -351,7 +351,7 @@ async fn only_files(ctx: &Ctx) -> Result<Verdict, Fail> {
                 Err(_) => Ok::<_, Fail>(false),
             }
         };
-        match tokio::time::timeout(Duration::from_secs(3), reading).await {
+        match tokio::time::timeout(patience(Duration::from_secs(3)), reading).await {
             Ok(opened) => ensure!(!opened?, "{path} was opened"),
             Err(_) => fail!("reading {path} hangs"),
         }
@@ -359,7 +359,7 @@ async fn only_files(ctx: &Ctx) -> Result<Verdict, Fail> {
     // Writing replaces the name at most; it never goes into the pipe.
     let pipe = own(&place, "p")?;
     let writing = files.write(&pipe, PLAIN, tree::stream("x"));
-    if tokio::time::timeout(Duration::from_secs(3), writing).await.is_err() {
+    if tokio::time::timeout(patience(Duration::from_secs(3)), writing).await.is_err() {
         fail!("writing to a pipe hangs");
     }
     let down = async {
@@ -368,7 +368,7 @@ async fn only_files(ctx: &Ctx) -> Result<Verdict, Fail> {
             Err(e) => Err(e.into()),
         }
     };
-    if tokio::time::timeout(Duration::from_secs(5), down).await.is_err() {
+    if tokio::time::timeout(patience(Duration::from_secs(5)), down).await.is_err() {
         fail!("downloading a tree with a pipe in it hangs");
     }
     Ok(Verdict::Pass)

@@ -6,7 +6,7 @@ use moltis_sandbox::{Duplex, Error, Forwarder, Promise};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::run::shell;
-use crate::{Case, Ctx, Fail, Live, Place, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Live, Place, Verdict, case, ensure, ensure_eq, fail, patience};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -66,7 +66,7 @@ async fn serving(place: &Place, program: &str) -> Result<(Live, u16), Fail> {
 
 async fn all(stream: &mut Box<dyn Duplex>) -> Result<Vec<u8>, Fail> {
     let mut bytes = Vec::new();
-    match tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut bytes)).await {
+    match tokio::time::timeout(patience(Duration::from_secs(10)), stream.read_to_end(&mut bytes)).await {
         Ok(read) => read?,
         Err(_) => fail!("the stream does not end; so far {} bytes", bytes.len()),
     };
@@ -84,7 +84,7 @@ pub(super) async fn from_inside(
         listener.port()
     );
     place.sh(line).await?.good()?;
-    match tokio::time::timeout(Duration::from_secs(10), listener.accept()).await {
+    match tokio::time::timeout(patience(Duration::from_secs(10)), listener.accept()).await {
         Ok(accepted) => Ok(accepted?),
         Err(_) => fail!("no connection arrives"),
     }
@@ -110,7 +110,7 @@ async fn connect_refused(ctx: &Ctx) -> Result<Verdict, Fail> {
     // A port on which the host listens, to be sure that it is the sandbox's loopback which is meant.
     let host = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
     let port = host.local_addr()?.port();
-    match tokio::time::timeout(Duration::from_secs(5), place.connect(port)).await {
+    match tokio::time::timeout(patience(Duration::from_secs(5)), place.connect(port)).await {
         Err(_) => fail!("connecting to nothing hangs"),
         Ok(Ok(_)) if ctx.guarantees.network_blocked.is_held() => fail!("connected to the host's port {port}"),
         Ok(Ok(_)) => {}
@@ -132,7 +132,7 @@ async fn listen(ctx: &Ctx) -> Result<Verdict, Fail> {
          s.shutdown(1); print(s.makefile().read())'"
     );
     let live = place.start(shell(line)).await?;
-    let accepted = tokio::time::timeout(Duration::from_secs(10), listener.accept()).await;
+    let accepted = tokio::time::timeout(patience(Duration::from_secs(10)), listener.accept()).await;
     let mut stream = accepted.map_err(|_| Fail::new("no connection arrives"))??;
     ensure_eq!(all(&mut stream).await?, b"ping", "what the inside sent");
     stream.write_all(b"pong").await?;
@@ -224,7 +224,7 @@ async fn closed_listener(ctx: &Ctx) -> Result<Verdict, Fail> {
     ensure!(closed, "a dropped listener still listens");
     let mut again = place.listen(port).await?;
     let connecting = place.start(shell(try_it)).await?;
-    let accepted = tokio::time::timeout(Duration::from_secs(5), again.accept()).await;
+    let accepted = tokio::time::timeout(patience(Duration::from_secs(5)), again.accept()).await;
     ensure!(matches!(accepted, Ok(Ok(_))), "the port cannot be used again");
     connecting.finish(Duration::from_secs(10)).await?;
     Ok(Verdict::Pass)

@@ -10,7 +10,7 @@ use moltis_sandbox::{Backend, Error, Guarantees, Lifetime, MountMode, Promise, S
 
 use super::background::background;
 use crate::run::{eventually, shell};
-use crate::{Case, Ctx, Fail, Live, Place, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Live, Place, Verdict, case, ensure, ensure_eq, fail, patience};
 
 /// An idle time that no case waits for.
 pub(super) const LONG: Duration = Duration::from_secs(60);
@@ -324,7 +324,7 @@ async fn agent_killed(ctx: &Ctx) -> Result<Verdict, Fail> {
         Err(e) => fail!("{} {e}", e.kind()),
         Ok(_) => fail!("a dead sandbox runs commands"),
     }
-    let next = tokio::time::timeout(Duration::from_secs(10), ctx.open(&spec)).await;
+    let next = tokio::time::timeout(patience(Duration::from_secs(10)), ctx.open(&spec)).await;
     let next = next.map_err(|_| Fail::new("opening after a crash takes longer than 10 s"))??;
     ensure!(next.is_new(), "the dead one was found again");
     ensure_eq!(next.processes().await?, [], "background commands of the new one");

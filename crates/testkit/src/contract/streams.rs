@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use moltis_sandbox::{Ending, ExecEvent, Status};
 
 use crate::run::{contains, eventually, shell};
-use crate::{Case, Ctx, Fail, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Verdict, case, ensure, ensure_eq, fail, patience};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -75,7 +75,7 @@ async fn as_it_comes(ctx: &Ctx) -> Result<Verdict, Fail> {
     let mut live = place.start(shell("echo first; sleep 3; echo last")).await?;
     let started = Instant::now();
     live.until("first\n", Duration::from_secs(2)).await?;
-    ensure!(started.elapsed() < Duration::from_secs(2), "the first line came late");
+    ensure!(started.elapsed() < patience(Duration::from_secs(2)), "the first line came late");
     ensure!(!contains(&live.stdout, b"last"), "the first line came with the last");
     ensure!(live.outcome.is_none(), "over before it was");
     let ran = live.finish(Duration::from_secs(10)).await?.good()?;
@@ -136,7 +136,7 @@ async fn stall_is_its_own(ctx: &Ctx) -> Result<Verdict, Fail> {
     for _ in 0..20 {
         let ran = place.sh("echo quick").await?.good()?;
         ensure_eq!(ran.text(), "quick\n", "another command's output");
-        ensure!(ran.took < Duration::from_secs(2), "took {:?} beside a stalled reader", ran.took);
+        ensure!(ran.took < patience(Duration::from_secs(2)), "took {:?} beside a stalled reader", ran.took);
     }
     drop(stalled);
     Ok(Verdict::Pass)
