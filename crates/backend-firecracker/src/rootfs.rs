@@ -2,9 +2,9 @@
 //! mount, and no root where ids can be given away in a user namespace.
 
 use std::ffi::OsString;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -51,7 +51,8 @@ pub async fn make(config: &Config, progress: &BuildSink) -> Result<Vec<Prepared>
         let folder = config.cache_dir.clone();
         long(move || Store::make(&folder)).await?
     };
-    let scratch = Scratch::make(store.folder())?;
+    // Files of other ids, which an ordinary user makes in a namespace, are removed by the script itself.
+    let scratch = store.draft_folder("build")?;
     let archive = scratch.0.join("tree.tar");
     progress.tell(BuildProgress::Step("installing Debian's packages (mmdebstrap)".to_owned())).await;
     let (release, sources) = sources();
@@ -161,27 +162,6 @@ fn pack(folder: &Path, to: &Path) -> io::Result<()> {
         archive.file(&format!("modules/{}", name.to_string_lossy()), &content)?;
     }
     archive.end()
-}
-
-/// A folder that is removed with this, whoever its files belong to.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make(beside: &Path) -> Result<Self> {
-        let mut random = [0; 8];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(Error::folder(beside))?;
-        let path = beside.join(format!(".build-{:016x}", u64::from_ne_bytes(random)));
-        DirBuilder::new().mode(0o700).create(&path).map_err(Error::folder(&path))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Files of other ids, which an ordinary user makes in a namespace, are removed by the script itself.
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]

@@ -38,7 +38,10 @@ done
 rm -rf boot/* usr/lib/modules/* lib/modules/* var/cache/apt/archives/*.deb var/lib/apt/lists/* initrd.img* vmlinuz*
 echo sandbox > etc/hostname
 : > etc/machine-id
-chroot . useradd --uid 1000 --create-home --shell /bin/bash sandbox
+# A home with nothing in it, as everywhere: no rc files are read.
+chroot . useradd --uid 1000 --no-create-home --shell /bin/bash sandbox
+mkdir -m 0755 home/sandbox
+chroot . chown sandbox:sandbox home/sandbox
 # A locked account can do nothing by ssh, where somebody installs that.
 chroot . usermod -p '*' sandbox
 mkdir -p workspace
