@@ -3,6 +3,7 @@
 //! The machine is built once, started once for a run, and ended with it. What is tried is the program and the files that
 //! people install, by the commands that the documentation tells them.
 
+mod guest;
 mod image;
 mod machine;
 
@@ -22,11 +23,13 @@ use machine::{Login, Machine};
 const LIBRARY: &str = include_str!("lab/parts/lab.py");
 
 /// The parts' texts, by their files.
-const TEXTS: [(&str, &str); 4] = [
+const TEXTS: [(&str, &str); 6] = [
     ("system.py", include_str!("lab/parts/system.py")),
     ("units.py", include_str!("lab/parts/units.py")),
     ("limits.py", include_str!("lab/parts/limits.py")),
     ("firecracker.py", include_str!("lab/parts/firecracker.py")),
+    ("machines.py", include_str!("lab/parts/machines.py")),
+    ("contract.py", include_str!("lab/parts/contract.py")),
 ];
 
 /// One part.
@@ -47,8 +50,13 @@ const PARTS: &[Part] = &[
     Part { name: "limits-root", login: Login::Root, command: "limits.py namespaces", short: false },
     Part { name: "podman", login: Login::Person, command: "limits.py podman", short: false },
     Part { name: "units", login: Login::Root, command: "units.py", short: false },
-    Part { name: "firecracker", login: Login::Root, command: "firecracker.py", short: false },
+    Part { name: "firecracker-raw", login: Login::Root, command: "firecracker.py", short: false },
+    Part { name: "firecracker", login: Login::Root, command: "machines.py", short: false },
+    Part { name: "firecracker-contract", login: Login::Root, command: "contract.py", short: false },
 ];
+
+/// The parts in which machines of Firecracker's run, which need a kernel and a root file system.
+const WITH_MACHINES: [&str; 2] = ["firecracker", "firecracker-contract"];
 
 /// How long one part may take.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
@@ -112,16 +120,6 @@ fn all(tally: &mut Tally, moltis: &Path, form: &Form) -> Result<(), Trouble> {
     let since = |begun: Instant| format!("{:.1} s", begun.elapsed().as_secs_f64());
     let image = Image::new()?;
     println!("      lab: the machine is at hand ({})", since(begun));
-    let (engine, moltis) = (firecracker::programs()?, moltis.to_owned());
-    let begun = Instant::now();
-    let mut machine = Machine::start(image, &move |folder| bring(folder, &moltis, &engine))?;
-    println!("      lab: it has started ({})", since(begun));
-    machine.log_in(Login::Root)?;
-    let ended = machine.run(Login::Root, UNPACK, LIMIT)?;
-    if !ended.good() {
-        return Err(Trouble::Failed(ended.all()));
-    }
-    println!("      lab: it has what it tries ({})", since(begun));
     let wanted = |part: &&Part| {
         if form.only.is_empty() {
             !form.shell && (part.short || !form.short)
@@ -129,6 +127,21 @@ fn all(tally: &mut Tally, moltis: &Path, form: &Form) -> Result<(), Trouble> {
             form.only.iter().any(|name| name == part.name)
         }
     };
+    let (engine, moltis) = (firecracker::programs()?, moltis.to_owned());
+    let machines = match PARTS.iter().filter(wanted).any(|part| WITH_MACHINES.contains(&part.name)) {
+        true => Some(Machines::of(&moltis, &engine)?),
+        false => None,
+    };
+    let begun = Instant::now();
+    let mut machine =
+        Machine::start(image, &move |folder| bring(folder, &moltis, &engine, machines.as_ref()))?;
+    println!("      lab: it has started ({})", since(begun));
+    machine.log_in(Login::Root)?;
+    let ended = machine.run(Login::Root, UNPACK, LIMIT)?;
+    if !ended.good() {
+        return Err(Trouble::Failed(ended.all()));
+    }
+    println!("      lab: it has what it tries ({})", since(begun));
     let mut person = false;
     for part in PARTS.iter().filter(wanted) {
         if part.login == Login::Person && !person {
@@ -165,8 +178,23 @@ fn one(tally: &mut Tally, machine: &Machine, part: &Part, short: bool) -> Result
     Ok(())
 }
 
+/// What parts with machines need beside it.
+struct Machines {
+    /// Where the kernel and the root file system lie.
+    guest: PathBuf,
+    /// The program that runs the contract on them.
+    contract: PathBuf,
+}
+
+impl Machines {
+    fn of(moltis: &Path, engine: &Path) -> Result<Self, Trouble> {
+        let arguments = ["-p", "moltis-backend-firecracker", "--example", "contract"];
+        Ok(Self { guest: guest::files(moltis, engine)?, contract: cargo::build(&arguments, "contract")? })
+    }
+}
+
 /// What the lab is given: the program where cargo would put it in a checkout, what is installed beside it, the parts.
-fn bring(folder: &Path, moltis: &Path, engine: &Path) -> Result<(), Trouble> {
+fn bring(folder: &Path, moltis: &Path, engine: &Path, machines: Option<&Machines>) -> Result<(), Trouble> {
     let put = |from: &Path, to: &str| -> Result<(), Trouble> {
         let to = folder.join(to);
         if let Some(above) = to.parent() {
@@ -183,6 +211,10 @@ fn bring(folder: &Path, moltis: &Path, engine: &Path) -> Result<(), Trouble> {
     fs::write(folder.join("parts/lab.py"), LIBRARY)?;
     for (file, text) in TEXTS {
         fs::write(folder.join("parts").join(file), text)?;
+    }
+    if let Some(Machines { guest, contract }) = machines {
+        put(contract, "bin/contract")?;
+        guest::FILES.into_iter().try_for_each(|file| put(&guest.join(file), &format!("guest/{file}")))?;
     }
     ["firecracker", "jailer"]
         .into_iter()

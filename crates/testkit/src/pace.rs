@@ -17,10 +17,12 @@ const MOST: u32 = 100;
 /// nothing.
 pub fn patience(usual: Duration) -> Duration {
     static FACTOR: OnceLock<u32> = OnceLock::new();
-    usual * *FACTOR.get_or_init(|| {
-        let value = std::env::var(SLOW).ok();
-        factor(value.as_deref()).unwrap_or_else(|| panic!("{SLOW} is {value:?}, not a number from 1 to {MOST}"))
-    })
+    usual
+        * *FACTOR.get_or_init(|| {
+            let value = std::env::var(SLOW).ok();
+            factor(value.as_deref())
+                .unwrap_or_else(|| panic!("{SLOW} is {value:?}, not a number from 1 to {MOST}"))
+        })
 }
 
 fn factor(value: Option<&str>) -> Option<u32> {
@@ -36,7 +38,10 @@ mod tests {
 
     #[test]
     fn patience_is_multiplied_by_a_whole_number_or_not_at_all() {
-        assert_eq!([None, Some(""), Some("1"), Some("8"), Some("100")].map(factor), [1, 1, 1, 8, 100].map(Some));
+        assert_eq!(
+            [None, Some(""), Some("1"), Some("8"), Some("100")].map(factor),
+            [1, 1, 1, 8, 100].map(Some)
+        );
         assert_eq!(["0", "101", "-1", "2.5", "fast"].map(|text| factor(Some(text))), [None; 5]);
     }
 }

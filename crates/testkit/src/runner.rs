@@ -95,16 +95,15 @@ async fn judged(subject: &Subject, case: &Case) -> Result<Verdict, Fail> {
             run.map_err(|e| Fail::new(format!("the control is wrong: {e}")))?
         }
     };
-    let verdict =
-        match tokio::time::timeout(limit, AssertUnwindSafe((case.run)(&ctx)).catch_unwind()).await {
-            Ok(Ok(verdict)) => verdict,
-            Ok(Err(panic)) => {
-                let text = panic.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
-                Err(Fail::new(format!("panicked: {text}")))
-            }
-            Err(_) => Err(Fail::new(format!("took longer than {limit:?}"))),
-        };
+    let verdict = match tokio::time::timeout(limit, AssertUnwindSafe((case.run)(&ctx)).catch_unwind()).await {
+        Ok(Ok(verdict)) => verdict,
+        Ok(Err(panic)) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+            Err(Fail::new(format!("panicked: {text}")))
+        }
+        Err(_) => Err(Fail::new(format!("took longer than {limit:?}"))),
+    };
     // What a failed case leaves is not the backend's fault, but it is cleared away all the same.
     let left = ctx.finish().await;
     let verdict = verdict?;

@@ -195,7 +195,8 @@ impl Parts {
         fs::create_dir(&folder)?;
         bring(&folder)?;
         let mut tar = Command::new("tar");
-        tar.args(["--dereference", "--owner=0", "--group=0", "-cf"]).arg(scratch.0.join("bring.tar"));
+        tar.args(["--dereference", "--sparse", "--owner=0", "--group=0", "-cf"])
+            .arg(scratch.0.join("bring.tar"));
         let packed = kept(tar.arg("-C").arg(&folder).arg("."), None, LOGIN)?;
         if !packed.good() {
             return Err(Trouble::Failed(packed.all()));

@@ -139,7 +139,11 @@ async fn waits_for_nobody(ctx: &Ctx) -> Result<Verdict, Fail> {
     for adopted in futures_util::future::join_all(backends.iter().map(|backend| backend.adopt(&spec))).await {
         ensure!(adopted?.is_some(), "not adopted, as one of sixteen");
     }
-    ensure!(began.elapsed() < patience(Duration::from_secs(3)), "adopting sixteen times took {:?}", began.elapsed());
+    ensure!(
+        began.elapsed() < patience(Duration::from_secs(3)),
+        "adopting sixteen times took {:?}",
+        began.elapsed()
+    );
     // One that is being closed, which takes its time where commands do not want to end, is there or not; that is said
     // at once.
     let marker = ctx.marker();

@@ -91,7 +91,7 @@ async fn program(place: &Place, port: u16, text: &str) -> Result<Live, Fail> {
         "import socket,time\ndef connect(): return socket.create_connection(('127.0.0.1',{port}),20)\n"
     );
     let mut request = argv(&["python3", "-c", &format!("{head}{text}")]);
-    request.timeout = Some(Duration::from_secs(90));
+    request.timeout = Some(patience(Duration::from_secs(90)));
     place.start(request).await
 }
 
@@ -430,13 +430,17 @@ async fn flood(ctx: &Ctx) -> Result<Verdict, Fail> {
         });
         let text = format!("import socket\n{}", FLOOD.replace("s_port", &port.to_string()));
         let mut request = argv(&["python3", "-c", &text]);
-        (request.stdin, request.timeout) = (true, Some(Duration::from_secs(60)));
+        (request.stdin, request.timeout) = (true, Some(patience(Duration::from_secs(60))));
         let mut live = place.start(request).await?;
         // Where there are few descriptors it ends before, having made what it could.
         let made = live.until("\n", Duration::from_secs(30)).await;
         let asked = Instant::now();
         ensure_eq!(place.out("echo alive").await?, "alive\n", "beside it");
-        ensure!(asked.elapsed() < patience(Duration::from_secs(10)), "a command took {:?} beside it", asked.elapsed());
+        ensure!(
+            asked.elapsed() < patience(Duration::from_secs(10)),
+            "a command took {:?} beside it",
+            asked.elapsed()
+        );
         place.activity().await?;
         if made.is_ok() {
             live.say("\n").await?;

@@ -189,15 +189,19 @@ async fn fork_storm(ctx: &Ctx) -> Result<Verdict, Fail> {
     // Each process makes the next one and goes: always another pid, never the same parent. Bounded by its own clock,
     // so that a backend which fails here does not take the machine along.
     let marker = ctx.marker();
+    // Where every process takes long to make, a storm takes long to be one.
+    let lasts = patience(Duration::from_secs(2));
     let line = format!(
-        "cd {}; {} & end=$(($(date +%s)+15)); \
+        "cd {}; {} & end=$(($(date +%s)+{})); \
          storm() {{ trap '' TERM HUP; while [ $(date +%s) -lt $end ]; do (setsid sh -c 'echo >>made; sleep 0.01 & :' &) ; sleep 0.02; done; }}; \
          storm & storm & storm & storm",
         place.tmp,
-        marker.sleep()
+        marker.sleep(),
+        // Longer than it may.
+        lasts.as_secs() * 7 + 1
     );
     let mut request = shell(line);
-    request.timeout = Some(Duration::from_secs(2));
+    request.timeout = Some(lasts);
     let ran = place.run(request).await?;
     ensure_eq!(ran.outcome.ending, Ending::TimedOut, "ending");
     ensure!(ran.took < patience(Duration::from_secs(2) + GRACE), "took {:?}", ran.took);

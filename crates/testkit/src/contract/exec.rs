@@ -216,6 +216,12 @@ async fn cwd_default(ctx: &Ctx) -> Result<Verdict, Fail> {
     let source = ctx.folder("work")?;
     std::fs::write(source.join("f"), "of the workspace")?;
     let spec = ctx.spec_with_workspace(&source, MountMode::Rw)?;
+    // What shows nothing of the host's folders says so before anything runs.
+    if ctx.guarantees.filesystem.is_held()
+        && ctx.refused(&ctx.guarantees.workspace, &spec, "workspace")?.is_some()
+    {
+        return Ok(Verdict::Pass);
+    }
     let place = ctx.open(&spec).await?;
     ensure_eq!(place.out("cat f").await?, "of the workspace", "in the workspace");
     if ctx.guarantees.workspace.is_held() {

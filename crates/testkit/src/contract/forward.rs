@@ -57,7 +57,7 @@ while True:
 /// Runs a python program inside that prints a port first.
 async fn serving(place: &Place, program: &str) -> Result<(Live, u16), Fail> {
     let mut request = crate::run::argv(&["python3", "-c", program]);
-    request.timeout = Some(Duration::from_secs(60));
+    request.timeout = Some(patience(Duration::from_secs(60)));
     let mut live = place.start(request).await?;
     live.until("\n", Duration::from_secs(10)).await?;
     let port = String::from_utf8_lossy(&live.stdout).trim().parse();

@@ -173,7 +173,9 @@ async fn pids(ctx: &Ctx) -> Result<Verdict, Fail> {
     ensure!((10..=40).contains(&made), "{made} processes under a limit of 40");
     ensure_eq!(ran.outcome.leftovers_total, made, "all of them are leftovers");
     // Full, but not broken: the sandbox says what is wrong or still runs, and closes.
-    match tokio::time::timeout(patience(Duration::from_secs(5)), place.sandbox.exec(shell("echo alive"))).await {
+    match tokio::time::timeout(patience(Duration::from_secs(5)), place.sandbox.exec(shell("echo alive")))
+        .await
+    {
         Err(_) => fail!("a full sandbox hangs"),
         Ok(Ok(_) | Err(moltis_sandbox::Error::Unavailable(_))) => {}
         Ok(Err(e)) => fail!("{} {e}", e.kind()),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use moltis_sandbox::ExecEvent;
 
 use crate::run::shell;
-use crate::{Case, Ctx, Fail, Verdict, case, ensure, ensure_eq, fail};
+use crate::{Case, Ctx, Fail, Verdict, case, ensure, ensure_eq, fail, patience};
 
 pub(super) fn cases() -> Vec<Case> {
     vec![
@@ -42,7 +42,7 @@ async fn large(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
     let mut request = shell("cat");
     request.stdin = true;
-    request.timeout = Some(Duration::from_secs(50));
+    request.timeout = Some(patience(Duration::from_secs(50)));
     let live = place.start(request).await?;
     // A fixed pseudo-random sequence, so that any change shows.
     let mut state = 1_u64;

@@ -92,7 +92,7 @@ async fn held_back(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
     let mut request = shell(format!("cd {}; {WRITER}", place.tmp));
     let count = format!("cat {} 2>/dev/null || echo 0", place.path("count"));
-    request.timeout = Some(Duration::from_secs(60));
+    request.timeout = Some(patience(Duration::from_secs(60)));
     let mut exec = place.sandbox.exec(request).await?;
     match exec.events.next().await {
         Some(Ok(ExecEvent::Started(_))) => {}
@@ -130,7 +130,7 @@ async fn held_back(ctx: &Ctx) -> Result<Verdict, Fail> {
 async fn stall_is_its_own(ctx: &Ctx) -> Result<Verdict, Fail> {
     let place = ctx.place().await?;
     let mut request = shell("cat /dev/zero");
-    request.timeout = Some(Duration::from_secs(60));
+    request.timeout = Some(patience(Duration::from_secs(60)));
     let stalled = place.start(request).await?;
     tokio::time::sleep(Duration::from_millis(500)).await;
     for _ in 0..20 {
