@@ -60,31 +60,25 @@ impl Snapshot {
         let _ = fs::remove_dir_all(&self.folder);
     }
 
-    /// Takes one of a machine that serves and has not been used, and stands still from then on. `false` where there is no
-    /// room.
+    /// Whether there is room for one of this machine. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::Folder`].
+    pub fn has_room(store: &Store, blueprint: &Blueprint) -> Result<bool> {
+        let found = rustix::fs::statvfs(store.folder()).map_err(Error::folder(store.folder()))?;
+        Ok(found.f_bavail.saturating_mul(found.f_frsize) > blueprint.memory() + KEPT_FREE)
+    }
+
+    /// Takes one of a machine that serves and has not been used, and stands still from then on.
     ///
     /// # Errors
     /// Those of the API, [`Error::Folder`].
-    pub async fn take(
-        machine: &Machine,
-        blueprint: &Blueprint,
-        store: &Store,
-        fingerprint: &str,
-        work: &Path,
-    ) -> Result<bool> {
+    pub async fn take(machine: &Machine, store: &Store, fingerprint: &str, work: &Path) -> Result<()> {
         let this = Self::of(store, fingerprint);
-        let (folder, needed) = (store.folder().to_owned(), blueprint.memory() + KEPT_FREE);
-        let room = long(move || {
-            let found = rustix::fs::statvfs(&folder).map_err(Error::folder(&folder))?;
-            Ok(found.f_bavail.saturating_mul(found.f_frsize) > needed)
-        });
-        if !room.await? {
-            return Ok(false);
-        }
         machine.api.pause().await?;
         machine.api.create_snapshot(&SnapshotCreate::full(STATE, MEMORY)).await?;
         let (store, work) = (store.clone(), work.to_owned());
-        long(move || this.keep(&store, &work)).await.map(|()| true)
+        long(move || this.keep(&store, &work)).await
     }
 
     fn keep(&self, store: &Store, work: &Path) -> Result<()> {

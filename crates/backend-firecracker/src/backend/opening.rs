@@ -130,7 +130,9 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
     };
     let mut snapshot = find(&fingerprint).await?;
     let making = Making { state, spec, found: &found, blueprint: &blueprint, store: &store, fingerprint };
-    if let (None, Some(fingerprint)) = (&snapshot, &making.fingerprint) {
+    if let (None, Some(fingerprint)) = (&snapshot, &making.fingerprint)
+        && making.has_room().await?
+    {
         making.make(folder, Purpose::Template(fingerprint)).await?;
         folder = run.lock(&id).await?;
         snapshot = find(&making.fingerprint).await?;
@@ -190,6 +192,16 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
+    /// Whether there is room for a snapshot. Asked before: the boot of a template is for nothing without.
+    async fn has_room(&self) -> Result<bool> {
+        let (store, blueprint) = (self.store.clone(), self.blueprint.clone());
+        let has = long(move || Snapshot::has_room(&store, &blueprint)).await?;
+        if !has {
+            tracing::warn!("there is no room for a snapshot: machines are booted");
+        }
+        Ok(has)
+    }
+
     /// Makes it, or removes what was made.
     async fn make(&self, folder: Folder, purpose: Purpose<'_>) -> Result<Option<Served>> {
         let id = self.spec.id();
@@ -334,10 +346,8 @@ impl Making<'_> {
         let transport = Arc::new(transport_to(&record.work, &process)?);
         transport.wake(config.serves_within).await?;
         if let Purpose::Template(fingerprint) = purpose {
-            match Snapshot::take(machine, self.blueprint, self.store, fingerprint, &record.work).await {
-                Ok(true) => {}
-                Ok(false) => tracing::warn!("there is no room for a snapshot: machines are booted"),
-                Err(error) => tracing::warn!(%error, "no snapshot could be taken: machines are booted"),
+            if let Err(error) = Snapshot::take(machine, self.store, fingerprint, &record.work).await {
+                tracing::warn!(%error, "no snapshot could be taken: machines are booted");
             }
             return Ok(None);
         }

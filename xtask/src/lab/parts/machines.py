@@ -1,16 +1,20 @@
 """Firecracker by the program: machines that people ask for, with a kernel and a root file system that the program built."""
 
+import atexit
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
 import time
 
-from lab import MOLTIS, check, long, main, run, same, until
+from lab import MOLTIS, check, main, run, same, until
 
 # All that belongs to this part, beside whatever else the lab has.
 BASE = tempfile.mkdtemp(prefix="machines-", dir="/var/lib")
+# The next part has no more room than this one.
+atexit.register(shutil.rmtree, BASE)
 DATA = f"{BASE}/data"
 AROUND = {"MOLTIS_CONFIG_DIR": f"{BASE}/config", "MOLTIS_DATA_DIR": DATA}
 
