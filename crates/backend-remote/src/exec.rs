@@ -1,5 +1,6 @@
 //! Commands: from a request to a program on the machine, and from its output to events. The deadline is kept inside.
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -7,13 +8,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use moltis_agentless::{Control, Steers, Stream, is_name, status, until};
 use moltis_sandbox::exec::{Leftover, ProcessId, TerminalSize};
-use moltis_sandbox::{Diagnosis, Ending, Error, Exec, ExecEvent, ExecRequest, Outcome, Result};
+use moltis_sandbox::{Command, Diagnosis, Ending, Error, Exec, ExecEvent, ExecRequest, Outcome, Result};
 use tokio::sync::{Notify, mpsc, watch};
 
-use crate::failure;
 use crate::program::{Program, Wanted, script};
-use crate::sandbox::{Busy, NO_BACKGROUND, NO_TERMINAL, Remote};
+use crate::sandbox::{Busy, NO_TERMINAL, Remote};
 use crate::scripts;
+use crate::{background, failure};
 
 /// Pieces of output between the machine and a caller who does not read.
 const PIECES: usize = 4;
@@ -22,13 +23,11 @@ const LATE: Duration = Duration::from_secs(90);
 
 /// Starts a command and waits until it runs.
 pub async fn start(remote: &Arc<Remote>, request: ExecRequest) -> Result<Exec> {
-    if request.background {
-        return Err(failure::declared("background", NO_BACKGROUND));
-    }
     if request.terminal.is_some() {
         return Err(failure::declared("terminal", NO_TERMINAL));
     }
-    let timeout = request.timeout;
+    let (timeout, background) = (request.timeout, request.background);
+    let line = line(&request.command);
     let start = moltis_agent::exec::assemble(&remote.place, request)?;
     let env = moltis_agentless::variables(&start.env, "the provider")?;
     if let Some((name, _)) = env.iter().find(|(name, _)| !is_name(name)) {
@@ -42,6 +41,9 @@ pub async fn start(remote: &Arc<Remote>, request: ExecRequest) -> Result<Exec> {
     let argv: Vec<&[u8]> = start.argv.iter().map(AsRef::as_ref).collect();
     let directory: &[u8] = start.cwd.as_ref().map_or(b"", |cwd| cwd.as_ref());
     let wanted = Wanted { argv: &argv, env, directory, stdin: start.stdin, timeout, counts: true };
+    if background {
+        return background::start(remote, wanted, &line).await;
+    }
     let mut program = Program::start(&remote.machine, &remote.launch, remote.room, wanted).await?;
     let process = ProcessId(program.pid);
     let (events, receiver) = mpsc::channel(PIECES);
@@ -116,7 +118,7 @@ impl Run {
         }
         program.descent().leave();
         let end = program.end.clone()?;
-        let leftovers = self.leftovers(&end.pids).await;
+        let leftovers = self.remote.leftovers(&end.pids).await;
         Some(Ok(Outcome {
             status: status(end.code),
             ending: match end.why {
@@ -135,16 +137,26 @@ impl Run {
             notes: Vec::new(),
         }))
     }
+}
 
+impl Remote {
     /// What lives on, by name.
-    async fn leftovers(&self, pids: &[u32]) -> Vec<Leftover> {
+    pub(crate) async fn leftovers(&self, pids: &[u32]) -> Vec<Leftover> {
         if pids.is_empty() {
             return Vec::new();
         }
         let mut argv = ["/bin/sh", "-c", scripts::NAMES, "sh"].map(str::to_owned).to_vec();
         argv.extend(pids.iter().map(ToString::to_string));
-        let said = script(&*self.remote.machine, argv).await.unwrap_or_default();
+        let said = script(&*self.machine, argv).await.unwrap_or_default();
         moltis_agentless::leftovers(pids, said.lines())
+    }
+}
+
+/// A command as one line to show.
+fn line(command: &Command) -> Vec<u8> {
+    match command {
+        Command::Shell(line) => line.as_bytes().to_vec(),
+        Command::Argv(words) => words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>().join(&b' '),
     }
 }
 

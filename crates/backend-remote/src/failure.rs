@@ -1,5 +1,6 @@
 //! What goes wrong with a rented machine, in the words that sandboxes everywhere use.
 
+use moltis_agentless::{NotStarted, plain};
 use moltis_sandbox::{Diagnosis, Error};
 
 use crate::http::Failure;
@@ -58,6 +59,18 @@ pub fn lost(failure: &Failure) -> Error {
             .cause(failure)
             .fix("look at what the command has done before running it again"),
     )
+}
+
+/// What a program says before it runs: its process id.
+///
+/// # Errors
+/// Why it does not run.
+pub fn started(line: &str) -> Result<u32, Error> {
+    moltis_agentless::started(line).map_err(|why| match why {
+        NotStarted::Mark => unsuitable(NotStarted::MARK.0, NotStarted::MARK.1),
+        NotStarted::Directory(error) => error,
+        NotStarted::Unlike => unavailable(&Failure::Unlike(plain(line.as_bytes()))),
+    })
 }
 
 /// The machine is over.

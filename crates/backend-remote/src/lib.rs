@@ -4,6 +4,7 @@
 //! promises is done by a small shell script around each command ([`scripts`]), and by a journal on this side that knows of
 //! every machine before it is made.
 
+mod background;
 pub mod daytona;
 mod exec;
 mod failure;

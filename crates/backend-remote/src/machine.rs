@@ -41,6 +41,13 @@ pub trait Machine: Send + Sync {
     /// Starts a program. It goes on if its output is not read.
     async fn run(&self, run: Run) -> Result<Box<dyn Output>, Failure>;
 
+    /// Starts a program that goes on by itself, under this name; what it prints is nobody's. It has no time of the
+    /// provider's.
+    async fn detach(&self, name: &str, run: Run) -> Result<(), Failure>;
+
+    /// What is left at the provider of a program of this name that is over goes.
+    async fn let_go(&self, _name: &str) {}
+
     /// Puts these files there, in this order, by absolute path.
     async fn put(&self, files: Vec<(String, Bytes)>) -> Result<(), Failure>;
 

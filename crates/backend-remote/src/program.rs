@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::Bytes;
-use moltis_agentless::{NotStarted, Sink, Stream, hex, plain, random_bytes};
+use moltis_agentless::{Sink, Stream, hex, plain, random_bytes};
 use moltis_sandbox::{Diagnosis, Error, Result};
 use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::sync::{oneshot, watch};
@@ -48,6 +48,41 @@ pub struct Wanted<'a> {
     pub timeout: Option<Duration>,
     /// Whether it is counted as a command.
     pub counts: bool,
+}
+
+impl Wanted<'_> {
+    /// The words of a script around it: what comes first, for its limit in seconds and whether it has input, then the
+    /// script that turns itself into the program, and what that takes.
+    pub fn argv(&self, head: impl FnOnce(&str, &str) -> Vec<String>, inner: String) -> Result<Vec<String>> {
+        let kept = self.env.iter().fold(":".to_owned(), |all, (name, _)| all + name + ":");
+        let mut all: Vec<&[u8]> = vec![b"0", kept.as_bytes(), self.directory];
+        all.extend(self.argv);
+        let words = moltis_agentless::words(&all, 0, "the provider")?;
+        let limit =
+            self.timeout.map_or_else(|| "0".to_owned(), |limit| format!("{:.3}", limit.as_secs_f64()));
+        let mut argv = head(&limit, if self.stdin { "1" } else { "0" });
+        argv.push(inner);
+        argv.extend(words);
+        Ok(argv)
+    }
+}
+
+/// By what a program's processes and files are known inside.
+pub struct Named {
+    /// The limit that its processes have.
+    pub mark: String,
+    /// The name of its folder.
+    pub tag: String,
+}
+
+impl Named {
+    /// One that nothing else has.
+    ///
+    /// # Errors
+    /// When the kernel has no random numbers.
+    pub fn new() -> Result<Self> {
+        Ok(Self { mark: moltis_agentless::mark()?.to_string(), tag: hex(&random_bytes::<16>()?) })
+    }
 }
 
 /// How it ended, as the script tells it.
@@ -106,6 +141,11 @@ impl Drop for Descent {
 }
 
 impl Descent {
+    /// Of a program whose folder is in this room.
+    pub fn new(machine: &Arc<dyn Machine>, room: &'static str, Named { mark, tag }: Named) -> Self {
+        Self { machine: Arc::clone(machine), room, mark, tag, is_over: false }
+    }
+
     /// What lives on is let go.
     pub fn leave(&mut self) {
         self.is_over = true;
@@ -185,33 +225,18 @@ impl Program {
         room: &'static str,
         wanted: Wanted<'_>,
     ) -> Result<Self> {
-        let mark = moltis_agentless::mark()?.to_string();
-        let tag = hex(&random_bytes::<16>()?);
-        let kept = wanted.env.iter().fold(":".to_owned(), |all, (name, _)| all + name + ":");
-        let mut all: Vec<&[u8]> = vec![b"0", kept.as_bytes(), wanted.directory];
-        all.extend(wanted.argv);
-        let words = moltis_agentless::words(&all, 0, "the provider")?;
-        let limit =
-            wanted.timeout.map_or_else(|| "0".to_owned(), |limit| format!("{:.3}", limit.as_secs_f64()));
-        let flag = |value: bool| if value { "1" } else { "0" };
+        let named = Named::new()?;
+        let tag = named.tag.clone();
         let wrapper = scripts::wrapper(room);
-        let head = [
-            "/bin/sh",
-            "-c",
-            &wrapper,
-            "sh",
-            &mark,
-            &tag,
-            &limit,
-            flag(wanted.stdin),
-            flag(wanted.counts),
-            launch,
-            scripts::INNER,
-        ];
-        let argv = head.into_iter().map(str::to_owned).chain(words).collect();
+        let counts = if wanted.counts { "1" } else { "0" };
+        let head = |limit: &str, stdin: &str| {
+            ["/bin/sh", "-c", &wrapper, "sh", &named.mark, &tag, limit, stdin, counts, launch]
+                .map(str::to_owned)
+                .to_vec()
+        };
+        let argv = wanted.argv(head, scripts::inner(1))?;
         let within = wanted.timeout.map_or(LONGEST, |timeout| timeout + BEYOND);
-        let mut descent =
-            Descent { machine: Arc::clone(machine), room, mark, tag: tag.clone(), is_over: false };
+        let mut descent = Descent::new(machine, room, named);
         let begun = machine.run(Run { argv, env: wanted.env, within, quiet: false }).await;
         let output = begun.map_err(|error| {
             let error = failure::before(&error);
@@ -284,11 +309,7 @@ impl Program {
             self.ready.push_front(other);
         }
         let line = String::from_utf8_lossy(&line);
-        moltis_agentless::started(&line).map_err(|why| match why {
-            NotStarted::Mark => failure::unsuitable(NotStarted::MARK.0, NotStarted::MARK.1),
-            NotStarted::Directory(error) => error,
-            NotStarted::Unlike => failure::unavailable(&Failure::Unlike(plain(line.as_bytes()))),
-        })
+        failure::started(&line)
     }
 
     /// The next output; `None` once both streams have told the end.
@@ -418,7 +439,7 @@ impl Decoder {
 }
 
 /// Reads how a command ended.
-fn end(text: &str) -> Option<End> {
+pub fn end(text: &str) -> Option<End> {
     let mut words = text.split(' ');
     let code = words.next()?.parse().ok()?;
     let why = words.next()?.chars().next()?;

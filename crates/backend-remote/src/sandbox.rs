@@ -1,7 +1,7 @@
 //! A sandbox on a rented machine, as it is handed out.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -17,11 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Machine;
 use crate::program::{script, script_within};
 use crate::tools::Tools;
-use crate::{exec, failure, scripts};
+use crate::{background, exec, failure, scripts};
 
-/// Why no command runs in the background.
-pub const NO_BACKGROUND: &str =
-    "nobody at the provider keeps the output of a command that runs without a caller";
 /// Why there is no terminal.
 pub const NO_TERMINAL: &str = "the provider carries the output of programs and no terminals";
 /// Why no port is forwarded.
@@ -41,6 +38,10 @@ pub struct Remote {
     pub(crate) launch: String,
     /// Where what belongs to commands lies.
     pub(crate) room: &'static str,
+    /// Where what belongs to background commands lies.
+    pub(crate) kept: &'static str,
+    /// Whether this process sees to it that they go on.
+    keeps: AtomicBool,
     operations: AtomicU32,
     created_millis: u64,
 }
@@ -78,6 +79,7 @@ impl Remote {
             home: word("home").unwrap_or_default().to_owned(),
             path: word("path").unwrap_or_default().to_owned(),
             room: word("room").unwrap_or_default().to_owned(),
+            kept: word("kept").unwrap_or_default().to_owned(),
             launch: word("launch").unwrap_or_default().trim().to_owned(),
         })
     }
@@ -99,9 +101,50 @@ impl Remote {
             place: Place { env, cwd: GuestPath::new(directory), shell: "/bin/sh".into() },
             launch: told.launch.clone(),
             room: scripts::room(&told.room).unwrap_or("/tmp/.moltis"),
+            kept: background::folder(&told.kept).unwrap_or("/tmp/.moltis-kept"),
+            keeps: AtomicBool::new(false),
             operations: AtomicU32::new(0),
             created_millis,
         }
+    }
+
+    /// How much runs inside, commands until now, when the last one ended and the time there.
+    async fn uses(&self) -> Result<[f64; 4]> {
+        let argv = ["/bin/sh", "-c", &scripts::uses(self.room, self.kept)].map(str::to_owned).to_vec();
+        let said = script_within(&*self.machine, argv, Duration::from_secs(120), true);
+        let said = said.await.map_err(|error| match failure::before(&error) {
+            Error::Lost(diagnosis) => Error::Unavailable(diagnosis),
+            error => error,
+        })?;
+        let numbers: Vec<f64> = said
+            .lines()
+            .find_map(|line| line.strip_prefix("uses "))
+            .map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect())
+            .unwrap_or_default();
+        <[f64; 4]>::try_from(numbers)
+            .map_err(|_| failure::unavailable(&crate::http::Failure::Unlike(plain(said.as_bytes()))))
+    }
+
+    /// Makes the machine's life longer for as long as something runs in it and this process uses it.
+    pub(crate) fn keep_while_used(self: &Arc<Self>) {
+        if self.keeps.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let remote = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LONGER).await;
+                let Some(remote) = remote.upgrade() else { return };
+                // One that begins now is kept by whoever begins it.
+                remote.keeps.store(false, Ordering::SeqCst);
+                if remote.uses().await.is_ok_and(|[inside, ..]| inside == 0.0)
+                    || remote.keeps.swap(true, Ordering::SeqCst)
+                {
+                    return;
+                }
+                let _ = remote.machine.keep(MARGIN).await;
+            }
+        });
     }
 
     /// Begins a use of it that takes this long at most; absent: nobody knows.
@@ -137,6 +180,8 @@ pub struct Told {
     home: String,
     path: String,
     room: String,
+    #[serde(default)]
+    kept: String,
     launch: String,
 }
 
@@ -179,20 +224,11 @@ impl Sandbox for RemoteSandbox {
     }
 
     async fn activity(&self) -> Result<Activity> {
-        let argv = ["/bin/sh", "-c", &scripts::uses(self.remote.room)].map(str::to_owned).to_vec();
-        let said = script_within(&*self.remote.machine, argv, Duration::from_secs(120), true);
-        let said = said.await.map_err(|error| match failure::before(&error) {
-            Error::Lost(diagnosis) => Error::Unavailable(diagnosis),
-            error => error,
-        })?;
-        let numbers: Vec<f64> = said
-            .lines()
-            .find_map(|line| line.strip_prefix("uses "))
-            .map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect())
-            .unwrap_or_default();
-        let [inside, commands, last, now] = numbers[..] else {
-            return Err(failure::unavailable(&crate::http::Failure::Unlike(plain(said.as_bytes()))));
-        };
+        let [inside, commands, last, now] = self.remote.uses().await?;
+        if inside > 0.0 {
+            // What runs goes on as long as somebody looks.
+            let _ = self.remote.machine.keep(MARGIN).await;
+        }
         // What is no number of something counts as much of it.
         let operations = (inside as u32).max(self.remote.operations.load(Ordering::SeqCst));
         let idle = Duration::try_from_secs_f64((now - last).max(0.0)).unwrap_or_default();
@@ -210,15 +246,15 @@ impl Sandbox for RemoteSandbox {
     }
 
     async fn processes(&self) -> Result<Vec<ProcessInfo>> {
-        Ok(Vec::new())
+        background::list(&self.remote).await
     }
 
-    async fn attach(&self, _: ProcessId, _: u64, _: u64, _: bool) -> Result<Exec> {
-        Err(failure::declared("background", NO_BACKGROUND))
+    async fn attach(&self, process: ProcessId, stdout: u64, stderr: u64, follow: bool) -> Result<Exec> {
+        background::attach(&self.remote, process, [stdout, stderr], follow).await
     }
 
-    async fn stop(&self, _: ProcessId) -> Result<Outcome> {
-        Err(failure::declared("background", NO_BACKGROUND))
+    async fn stop(&self, process: ProcessId) -> Result<Outcome> {
+        background::stop(&self.remote, process).await
     }
 
     fn files(&self) -> &dyn Files {

@@ -7,7 +7,7 @@
 
 /// Finds processes by their mark. `$1` is the mark, `$2` what is done with those that live: count, halt, stop, term or
 /// kill. They are halted before they are asked to end: a shell whose child went first would tell of that.
-const HUNT: &str = r#"pass() {
+pub const HUNT: &str = r#"pass() {
   count=0 found=
   for p in /proc/[0-9]*; do
     lock=
@@ -161,27 +161,27 @@ exit 0"#;
 
 /// Turns itself into a program, after saying so. Arguments: mark, whether all that follows is escaped, names of the
 /// variables that it keeps, between colons, the directory (or nothing), and the program with its arguments.
-pub const INNER: &str = r#"mark=$1
+const INNER: &str = r#"mark=$1
 shift
 if [ "$1" = 1 ]; then
   n=$#
   while [ $n -gt 0 ]; do x=$(printf '%b.' "$1"); shift; set -- "$@" "${x%.}"; n=$((n-1)); done
 fi
 ulimit -c 0 2>/dev/null
-{ ulimit -w "$mark" || ulimit -x "$mark"; } 2>/dev/null || { echo "no mark"; exit 125; }
+{ ulimit -w "$mark" || ulimit -x "$mark"; } 2>/dev/null || { echo "no mark" >&@SAID@; exit 125; }
 for n in $(env | sed -n 's/^\([A-Za-z_][A-Za-z0-9_]*\)=.*/\1/p'); do
   case $2 in *":$n:"*) ;; *) unset "$n" 2>/dev/null;; esac
 done
 if [ -n "$3" ]; then
-  [ -d "$3" ] || { [ -e "$3" ] && echo "no directory" || echo "no there"; exit 125; }
-  cd "$3" 2>/dev/null || { echo "no enter"; exit 125; }
+  [ -d "$3" ] || { [ -e "$3" ] && echo "no directory" >&@SAID@ || echo "no there" >&@SAID@; exit 125; }
+  cd "$3" 2>/dev/null || { echo "no enter" >&@SAID@; exit 125; }
 fi
 case $2 in *:PWD:*) ;; *) unset PWD;; esac
 shift 3
 umask 022
-echo "ok $$"
+echo "ok $$" >&@SAID@
 unset OLDPWD SHLVL _ mark n x
-exec "$@""#;
+exec "$@" 7>&-"#;
 
 /// Ends a descent, whatever it does; one that has not begun yet never does. Arguments: mark, tag, and why.
 const END: &str = r#"umask 077
@@ -222,8 +222,8 @@ done"#;
 /// How much is in use: commands that run, how many there were, when the last one ended and how late it is now, in
 /// seconds since the machine started.
 const USES: &str = r#"n=0
-for r in @ROOM@/*/run; do
-  read -r p 2>/dev/null <"$r" || continue
+for r in @ROOM@/*/run @KEPT@/*/run; do
+  read -r p x 2>/dev/null <"$r" || continue
   [ -d "/proc/$p" ] && n=$((n+1))
 done
 c=0
@@ -246,6 +246,9 @@ for d in /dev/shm /var/tmp /tmp; do
   { mkdir -p -m 700 $d/.moltis && rm -f $d/.moltis/try && mkfifo $d/.moltis/try && rm $d/.moltis/try && read -r u x </proc/uptime && echo "$u" >$d/.moltis/last; } 2>/dev/null && { r=$d/.moltis; break; }
 done
 [ -n "$r" ] || echo "missing place for pipes"
+k=
+for d in /var/tmp /tmp /dev/shm; do { mkdir -p -m 700 $d/.moltis-kept && [ -w $d/.moltis-kept ]; } 2>/dev/null && { k=$d/.moltis-kept; break; }; done
+echo "kept $k"
 echo "room $r"
 echo "launch $s"
 echo "home $HOME"
@@ -255,6 +258,11 @@ echo done"#;
 /// The script around commands.
 pub fn wrapper(room: &'static str) -> String {
     format!("{HUNT}{}", WRAPPER.replace("@ROOM@", room))
+}
+
+/// The script that turns itself into a program, and says so to this descriptor.
+pub fn inner(said: u8) -> String {
+    INNER.replace("@SAID@", &said.to_string())
 }
 
 /// The script that ends a descent.
@@ -268,8 +276,8 @@ pub fn taken(room: &'static str) -> String {
 }
 
 /// The script that tells how much is in use.
-pub fn uses(room: &'static str) -> String {
-    USES.replace("@ROOM@", room)
+pub fn uses(room: &'static str, kept: &'static str) -> String {
+    USES.replace("@ROOM@", room).replace("@KEPT@", kept)
 }
 
 #[cfg(test)]
@@ -289,11 +297,11 @@ mod tests {
         };
         let ended = run(&end(room), &[&mark, "tag", "c"]);
         assert_eq!(String::from_utf8_lossy(&ended.stdout), "");
-        let late = [&mark, "tag", "0", "0", "1", "", INNER, "0", ":PATH:", "", "touch"];
+        let late = [&mark, "tag", "0", "0", "1", "", &inner(1), "0", ":PATH:", "", "touch"];
         let late = run(&wrapper(room), &[&late[..], &[ran.to_str().unwrap()]].concat());
         assert_eq!((late.status.code(), late.stdout.len(), ran.exists()), (Some(125), 0, false), "{late:?}");
         // Another one does, and nothing is left of either.
-        let next = [&mark, "next", "0", "0", "1", "", INNER, "0", ":PATH:", "", "touch"];
+        let next = [&mark, "next", "0", "0", "1", "", &inner(1), "0", ":PATH:", "", "touch"];
         let next = run(&wrapper(room), &[&next[..], &[ran.to_str().unwrap()]].concat());
         assert_eq!((next.status.code(), ran.exists()), (Some(0), true), "{next:?}");
         let mut left: Vec<_> = std::fs::read_dir(room)

@@ -257,6 +257,32 @@ impl Carried {
         let files = CarriedFiles { sandbox: Arc::clone(&sandbox), carrier: Arc::clone(&carrier) };
         Self { sandbox, files, carrier }
     }
+
+    /// The same command, whose end is told once what changed has come back.
+    fn carries(&self, exec: Exec, told: Vec<String>) -> Exec {
+        let Exec { events, control } = exec;
+        let state = Some((events, Arc::clone(&self.carrier), told));
+        let events = stream::unfold(state, |state| async move {
+            let (mut events, carrier, told) = state?;
+            match events.next().await? {
+                Ok(ExecEvent::Exit(mut outcome)) => {
+                    outcome.notes.extend(told);
+                    fetched(&carrier, &mut outcome).await;
+                    Some((Ok(ExecEvent::Exit(outcome)), None))
+                }
+                event => Some((event, Some((events, carrier, told)))),
+            }
+        });
+        Exec { events: ExecEvents::new(events), control }
+    }
+}
+
+/// Brings back what changed, and says with a command's end what is to be said of it.
+async fn fetched(carrier: &Carrier, outcome: &mut Outcome) {
+    match carrier.fetch().await {
+        Ok(report) => outcome.notes.extend(report.notes()),
+        Err(error) => outcome.notes.push(format!("what changed was not carried back: {error}")),
+    }
 }
 
 /// Nothing that was asked for has run yet.
@@ -293,23 +319,7 @@ impl Sandbox for Carried {
 
     async fn exec(&self, request: ExecRequest) -> Result<Exec> {
         let told = self.carrier.send().await.map_err(before)?.notes();
-        let Exec { events, control } = self.sandbox.exec(request).await?;
-        let state = Some((events, Arc::clone(&self.carrier), told));
-        let events = stream::unfold(state, |state| async move {
-            let (mut events, carrier, mut told) = state?;
-            match events.next().await? {
-                Ok(ExecEvent::Exit(mut outcome)) => {
-                    match carrier.fetch().await {
-                        Ok(report) => told.extend(report.notes()),
-                        Err(error) => told.push(format!("what changed was not carried back: {error}")),
-                    }
-                    outcome.notes.append(&mut told);
-                    Some((Ok(ExecEvent::Exit(outcome)), None))
-                }
-                event => Some((event, Some((events, carrier, told)))),
-            }
-        });
-        Ok(Exec { events: ExecEvents::new(events), control })
+        Ok(self.carries(self.sandbox.exec(request).await?, told))
     }
 
     async fn processes(&self) -> Result<Vec<ProcessInfo>> {
@@ -317,11 +327,13 @@ impl Sandbox for Carried {
     }
 
     async fn attach(&self, process: ProcessId, stdout: u64, stderr: u64, follow: bool) -> Result<Exec> {
-        self.sandbox.attach(process, stdout, stderr, follow).await
+        Ok(self.carries(self.sandbox.attach(process, stdout, stderr, follow).await?, Vec::new()))
     }
 
     async fn stop(&self, process: ProcessId) -> Result<Outcome> {
-        self.sandbox.stop(process).await
+        let mut outcome = self.sandbox.stop(process).await?;
+        fetched(&self.carrier, &mut outcome).await;
+        Ok(outcome)
     }
 
     fn files(&self) -> &dyn Files {

@@ -23,9 +23,6 @@ pub const APART: &[(&str, &str)] = &[
     ("workspace.read-only-to-file-access", WORKSPACE),
     ("workspace.writable", WORKSPACE),
     ("workspace.protected", WORKSPACE),
-    ("adopt.same-spec", BACKGROUND),
-    ("adopt.other-spec", BACKGROUND),
-    ("adopt.garbage", BACKGROUND),
     ("adopt.nothing-there", PROCESSES),
     ("find.nothing-there", PROCESSES),
     ("concurrency.one-after-the-other", PROCESSES),
@@ -42,9 +39,6 @@ const WORKSPACE: &str = "a workspace is carried to the directory that the provid
 
 /// Time without use.
 const CLOCK: &str = "the clock is the provider's: a machine that is not used ends after `vercel_timeout_ms`";
-
-/// Commands without a caller, by which these cases tell whether a sandbox is the same.
-const BACKGROUND: &str = "no command runs in the background";
 
 /// Output.
 const KEPT: &str = "the provider keeps what a command prints, so that it need not wait for whoever reads";

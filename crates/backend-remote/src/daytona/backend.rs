@@ -90,7 +90,7 @@ fn guarantees() -> Guarantees {
         cpus: size("processor time"),
         pids: not("the provider has no such limit"),
         terminal: not(crate::sandbox::NO_TERMINAL),
-        background: not(crate::sandbox::NO_BACKGROUND),
+        background: Promise::Held,
         forward: not(crate::sandbox::NO_FORWARD),
         workspace: Promise::Held,
         home: not("the home is the sandbox's and ends with it; nothing of a home here is carried there"),

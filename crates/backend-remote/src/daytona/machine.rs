@@ -66,6 +66,25 @@ impl Machine for DaytonaMachine {
         Ok(Box::new(Logs::new(Arc::clone(&self.toolbox), session, command)))
     }
 
+    async fn detach(&self, name: &str, run: Run) -> Result<(), Failure> {
+        // The session stays, since the provider may end what it started with it.
+        let (line, session) = (line(&run)?, kept(name));
+        self.toolbox.begin(&session, run.quiet).await?;
+        match self.toolbox.run(&session, &line, run.quiet).await {
+            Ok(_) => Ok(()),
+            Err(failure) => {
+                let toolbox = Arc::clone(&self.toolbox);
+                tokio::spawn(async move { toolbox.end(&session).await });
+                Err(failure)
+            }
+        }
+    }
+
+    async fn let_go(&self, name: &str) {
+        // What is left is ended with the sandbox.
+        let _ = self.toolbox.end(&kept(name)).await;
+    }
+
     fn takes_list(&self) -> bool {
         self.takes_list
     }
@@ -128,6 +147,11 @@ fn same(told: &str, hosts: &[String]) -> bool {
     let mut hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
     hosts.sort_unstable();
     told == hosts
+}
+
+/// The session of a program that goes on by itself.
+fn kept(name: &str) -> String {
+    format!("moltis-kept-{name}")
 }
 
 fn random() -> Result<[u8; 16], Failure> {

@@ -169,6 +169,15 @@ impl Vercel {
         self.client.send(&call).await.map(drop)
     }
 
+    /// Starts a command that nobody waits for.
+    pub async fn detach(&self, id: &str, command: &Command<'_>) -> Result<(), Failure> {
+        let mut call = self.call(Method::POST, &session(id, "/cmd"), &[], Again::Never);
+        call.body = body(command)?;
+        call.within = CHANGE;
+        let _: Running = self.json(call).await?;
+        Ok(())
+    }
+
     /// Starts a command; its output comes as it is printed.
     pub async fn command(self: &Arc<Self>, id: &str, command: &Command<'_>) -> Result<Logs, Failure> {
         let mut call = self.call(Method::POST, &session(id, "/cmd"), &[], Again::Never);

@@ -60,9 +60,9 @@ impl VercelMachine {
             args,
             env: env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
             sudo,
-            wait: true,
-            logs: true,
-            timeout: u64::try_from(within.as_millis()).unwrap_or(u64::MAX),
+            wait: Some(true),
+            logs: Some(true),
+            timeout: Some(u64::try_from(within.as_millis()).unwrap_or(u64::MAX)),
         };
         Ok(Box::new(self.vercel.command(&self.session, &command).await?))
     }
@@ -72,6 +72,22 @@ impl VercelMachine {
 impl Machine for VercelMachine {
     async fn run(&self, run: Run) -> Result<Box<dyn Output>, Failure> {
         self.command(run.argv, &run.env, run.within, false).await
+    }
+
+    async fn detach(&self, _: &str, run: Run) -> Result<(), Failure> {
+        let Some((program, args)) = run.argv.split_first() else {
+            return Err(Failure::Unlike("nothing is to be run".to_owned()));
+        };
+        let command = Command {
+            command: program,
+            args,
+            env: run.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
+            sudo: false,
+            wait: None,
+            logs: None,
+            timeout: None,
+        };
+        self.vercel.detach(&self.session, &command).await
     }
 
     fn takes_list(&self) -> bool {

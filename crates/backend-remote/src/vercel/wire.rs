@@ -170,9 +170,14 @@ pub struct Command<'a> {
     pub args: &'a [String],
     pub env: BTreeMap<&'a str, &'a str>,
     pub sudo: bool,
-    pub wait: bool,
-    pub logs: bool,
-    pub timeout: u64,
+    /// Absent: nobody waits for it, and it goes on by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logs: Option<bool>,
+    /// Milliseconds after which it is killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<u64>,
 }
 
 /// A command.

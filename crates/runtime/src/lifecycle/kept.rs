@@ -137,11 +137,12 @@ impl Runtime {
             }
             return self.end_known(&lock, &session, &row, End::Always(Gone::Stopped)).await.map(Some);
         };
+        // Being asked, a machine at a provider goes on with what runs in it.
+        let activity = sandbox.activity().await?;
         // One that is stopped where it is keeps its files, which it does not if it is ended from here.
         if self.registry().get(row.backend).is_some_and(|backend| backend.revives()) {
             return Ok(None);
         }
-        let activity = sandbox.activity().await?;
         if activity.operations > 0 || activity.idle < self.idle_ttl(&session) {
             return Ok(None);
         }

@@ -79,7 +79,7 @@ impl State {
         };
         let Some(env) = body["env"].as_object() else { return self.bad("cmd: no variables".to_owned()) };
         let waits = body["wait"] == json!(true) && body["logs"] == json!(true);
-        let detached = self.asks == Asks::Anybody && body["wait"].is_null() && body["logs"].is_null();
+        let detached = body["wait"].is_null() && body["logs"].is_null();
         if !body["sudo"].is_boolean() || !(waits || detached) {
             return self.bad("cmd: only what is waited for and tells its output is known".to_owned());
         }
