@@ -46,10 +46,10 @@ struct Part {
 
 const PARTS: &[Part] = &[
     Part { name: "system", login: Login::Root, command: "system.py", short: true },
-    Part { name: "limits", login: Login::Person, command: "limits.py namespaces", short: false },
-    Part { name: "limits-root", login: Login::Root, command: "limits.py namespaces", short: false },
-    Part { name: "podman", login: Login::Person, command: "limits.py podman", short: false },
-    Part { name: "units", login: Login::Root, command: "units.py", short: false },
+    Part { name: "limits", login: Login::Person, command: "limits.py namespaces", short: true },
+    Part { name: "limits-root", login: Login::Root, command: "limits.py namespaces", short: true },
+    Part { name: "podman", login: Login::Person, command: "limits.py podman", short: true },
+    Part { name: "units", login: Login::Root, command: "units.py", short: true },
     Part { name: "firecracker-raw", login: Login::Root, command: "firecracker.py", short: false },
     Part { name: "firecracker", login: Login::Root, command: "machines.py", short: false },
     Part { name: "firecracker-contract", login: Login::Root, command: "contract.py", short: false },
