@@ -262,9 +262,7 @@ fn qemu(image: &Image, scratch: &Path, port: u16, helped: bool) -> Vec<String> {
     words.extend(["-initrd".into(), image.file("initrd").display().to_string()]);
     words.extend([
         "-append".into(),
-        // Emulated processors agree on the time, though the kernel finds that they do not. Taken as unstable, it is a slow
-        // clock here, and a wrong one for machines inside that are begun from a snapshot of some minutes ago: they hang.
-        "root=/dev/vda rw console=ttyS0 quiet no_timer_check tsc=reliable panic=-1".into(),
+        "root=/dev/vda rw console=ttyS0 quiet no_timer_check panic=-1".into(),
         "-no-reboot".into(),
     ]);
     words.extend(["-drive".into(), disk(&image.file("disk"), "snapshot=on,cache=unsafe")]);
