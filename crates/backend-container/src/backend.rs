@@ -12,7 +12,7 @@ use moltis_host::caller::{self, Caller};
 use moltis_host::record::{self, Whereabouts};
 use moltis_sandbox::{
     Backend, BackendName, Detection, Diagnosis, Error, Images, Legacy, Lifetime, Result, Sandbox, SandboxId,
-    SandboxRecord, SandboxSpec,
+    SandboxRecord, SandboxSpec, SnapshotId, SnapshotKind,
 };
 
 use crate::agentless::Guests;
@@ -385,6 +385,25 @@ impl Backend for ContainerBackend {
             (Presence::Silent(error) | Presence::Foreign(error), _) => Err(error),
             (Presence::Answers | Presence::Over, _) => Err(gone()),
         }
+    }
+
+    fn snapshots(&self) -> Option<SnapshotKind> {
+        match self.state.config.kind {
+            EngineKind::Docker | EngineKind::Podman => Some(SnapshotKind::FileSystem),
+            // Its tool cannot keep a container as an image.
+            EngineKind::Apple => None,
+        }
+    }
+
+    async fn commit(&self, spec: &SandboxSpec, snapshot: &SnapshotId) -> Result<Option<String>> {
+        let (state, spec, snapshot) = (Arc::clone(&self.state), spec.clone(), snapshot.clone());
+        // An engine carries it on to its end, which is waited for by whoever removes it.
+        whole(async move { state.commit(&spec, &snapshot).await }).await
+    }
+
+    async fn uncommit(&self, snapshot: &SnapshotId) -> Result<()> {
+        let (state, snapshot) = (Arc::clone(&self.state), snapshot.clone());
+        whole(async move { state.uncommit(&snapshot).await }).await
     }
 
     fn images(&self) -> Option<&dyn Images> {

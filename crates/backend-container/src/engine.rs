@@ -140,6 +140,16 @@ pub trait Engine: Send + Sync {
     /// [`EngineError::BuildFailed`] with the last lines of its log.
     async fn build(&self, spec: &BuildSpec, progress: &dyn ProgressSink) -> Result<String>;
 
+    /// Keeps what was written to a container's root as an image of this tag, with this label and without the container's
+    /// mounts. Its processes stand still meanwhile.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchContainer`], [`EngineError::Refused`] where the engine has no such thing.
+    async fn commit(&self, id: &str, _repository: &str, _tag: &str, _label: (&str, &str)) -> Result<()> {
+        let message = format!("the container {id} cannot be kept as an image by this engine");
+        Err(EngineError::Refused { engine: self.kind(), message })
+    }
+
     /// Removes a tag, and the image with its last one. One that is not there is no error.
     ///
     /// # Errors

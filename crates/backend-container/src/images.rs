@@ -27,6 +27,9 @@ impl State {
     /// # Errors
     /// `image-unavailable`; those of the engine.
     pub(crate) async fn image(&self, spec: &SandboxSpec, connected: &Connected) -> Result<Resolved> {
+        if let Some(name) = spec.begins.as_ref().and_then(|begins| begins.root.as_ref()) {
+            return self.committed(name, connected).await;
+        }
         let choice = spec.image.as_ref().ok_or_else(|| {
             Error::Invalid(Diagnosis::new("image-missing", "nothing says what a container starts from"))
         })?;

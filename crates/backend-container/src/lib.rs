@@ -26,6 +26,7 @@ mod record;
 mod selinux;
 mod served;
 mod shown;
+mod snapshots;
 mod sweep;
 
 pub use agentless::Guests;

@@ -18,7 +18,7 @@ use moltis_host::process::Process;
 use moltis_host::record::Whereabouts;
 use moltis_sandbox::{
     Backend, BackendName, Detection, Guarantees, Lifetime, Network, Promise, Result, Sandbox, SandboxId,
-    SandboxRecord, SandboxSpec, SessionKey, Usable,
+    SandboxRecord, SandboxSpec, SessionKey, SnapshotKind, Usable,
 };
 
 use crate::detect::{self, Detector};
@@ -328,6 +328,10 @@ impl Backend for NamespacesBackend {
         let transport = Arc::new(served.transport);
         let sandbox = AgentSandbox::new(id.clone(), false, place::common(), transport, Box::new(closer));
         Ok(Some(Arc::new(sandbox.with_inspector(inspector))))
+    }
+
+    fn snapshots(&self) -> Option<SnapshotKind> {
+        Some(SnapshotKind::FileSystem)
     }
 
     async fn list(&self) -> Result<Vec<SandboxRecord>> {

@@ -111,9 +111,17 @@ impl Runtime {
             Some(idle) => Lifetime::Idle(idle.value),
             None => Lifetime::Ephemeral,
         };
-        let choice = settings::choice(self.config(), &subject.overrides);
+        let mut choice = settings::choice(self.config(), &subject.overrides);
         let settings = Settings::new(self.config(), &subject.overrides, subject.key.clone(), lifetime);
+        let settings =
+            settings.beginning(subject.session.as_ref().and_then(|session| session.begins.as_ref()));
         let mut refusal = subject.refusal;
+        if let Some(session) = &subject.session {
+            match snapshots::held(choice, session) {
+                Ok(held) => choice = held,
+                Err(error) => drop(refusal.get_or_insert(error)),
+            }
+        }
         if refusal.is_none() {
             refusal = self.hidden(&settings).await.and(see_space(&self.config().data_dir.value)).err();
         }

@@ -20,6 +20,9 @@ use crate::{sessions, settings};
 /// `image-build-cancelled` when whoever looked on has gone away.
 pub(crate) async fn make_ready(route: &Route, progress: &BuildSink) -> Result<()> {
     let (Some(images), Some(image)) = (route.backend.images(), &route.spec.image) else { return Ok(()) };
+    if has_root_of_its_own(route) {
+        return Ok(());
+    }
     if images.is_ready(image).await? {
         return Ok(());
     }
@@ -52,9 +55,14 @@ pub(crate) async fn build(
 /// Those of the backend.
 pub(crate) async fn is_ready(route: &Route) -> Result<bool> {
     match (route.backend.images(), &route.spec.image) {
-        (Some(images), Some(image)) => images.is_ready(image).await,
+        (Some(images), Some(image)) if !has_root_of_its_own(route) => images.is_ready(image).await,
         _ => Ok(true),
     }
+}
+
+/// Whether it starts from what was kept of another sandbox's root, whatever became of its image.
+fn has_root_of_its_own(route: &Route) -> bool {
+    route.spec.begins.as_ref().is_some_and(|begins| begins.root.is_some())
 }
 
 impl Runtime {

@@ -36,7 +36,7 @@ use crate::store::{
     Database, EnvValue, Gone, Judged, LostCommand, NewSandbox, SandboxState, Session, SessionLock,
     StoreError, StoredSandbox, now_millis,
 };
-use crate::{homes, image};
+use crate::{homes, image, snapshots};
 
 /// Time that others may take to start or end the session's sandbox.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(60);
@@ -236,8 +236,9 @@ impl Runtime {
             // The values are the same; but what was a default is a demand once it is asked for.
             let wanted = stored.with(&request.settings);
             let idle = runtime.idle_ttl(&session);
-            let choice = settings::choice(runtime.config(), &wanted);
+            let choice = snapshots::held(settings::choice(runtime.config(), &wanted), &session)?;
             let settings = runtime.settings_here(&wanted, request.key, Lifetime::Idle(idle))?;
+            let settings = settings.beginning(session.begins.as_ref());
             Ok(Known { session, env, lost, settings, choice, made, recreate: None })
         };
         self.store().run_then(read, follows).await?
@@ -355,7 +356,7 @@ impl Runtime {
                 }
                 None => false,
             };
-            match self.open_new(&lock, request, &**backend, spec, judged).await {
+            match self.open_new(&lock, request, &known.session, &**backend, spec, judged).await {
                 Ok((mut opened, generation)) => {
                     opened.notes.extend(self.home_note(&known, was.as_ref(), &route));
                     let was_elsewhere =
@@ -502,6 +503,7 @@ impl Runtime {
         &self,
         lock: &SessionLock,
         request: &SessionRequest,
+        session: &Session,
         backend: &dyn Backend,
         spec: &SandboxSpec,
         judged: Judged,
@@ -524,6 +526,17 @@ impl Runtime {
                 return Err(error);
             }
         };
+        if let Some(begins) = &session.begins
+            && let Err(error) = self.unpack_snapshot(lock, &*sandbox, spec, begins).await
+        {
+            // Half of what it begins from is worse than nothing.
+            if let Err(error) = sandbox.close().await {
+                tracing::debug!(%error, "a sandbox that could not be filled cannot be ended");
+            }
+            backend.remove(sandbox.id()).await?;
+            self.gone(lock, generation, None).await?;
+            return Err(error);
+        }
         self.state(lock, generation, SandboxState::Running).await?;
         let Judged { not_enforced, notes, .. } = new.judged;
         let (backend, spec) = (new.backend, Box::new(spec.clone()));
@@ -638,7 +651,7 @@ const REVIVED: &str = "the sandbox had been stopped there and was started again:
 
 /// Whether a sandbox is ended though something runs in it, and what is then said of why.
 #[derive(Clone, Copy)]
-enum End {
+pub(crate) enum End {
     Always(Gone),
     IfUnused(Gone),
 }
@@ -677,7 +690,7 @@ impl Runtime {
     ///
     /// # Errors
     /// `sandbox-busy` when it is in use and was to be spared then; those of the store and of the backend.
-    async fn end_known(
+    pub(crate) async fn end_known(
         &self,
         lock: &SessionLock,
         session: &Session,

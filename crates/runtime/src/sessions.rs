@@ -51,6 +51,8 @@ pub struct Removed {
     pub existed: bool,
     /// Whether its home went with it.
     pub home: bool,
+    /// How many snapshots went with it.
+    pub snapshots: u64,
 }
 
 impl Runtime {
@@ -127,8 +129,8 @@ impl Runtime {
         Ok(changed.await?)
     }
 
-    /// Forgets a session, after its sandbox was ended with all that runs in it. Its home stays, unless it is purged;
-    /// one that is shared by all sessions always stays.
+    /// Forgets a session, after its sandbox was ended with all that runs in it. Its home and its snapshots stay, unless they
+    /// are purged; a home that all sessions share always stays, and so does a snapshot that another session begins from.
     ///
     /// # Errors
     /// `session-missing`, those of the store and of the backend. On an error the session is still there.
@@ -153,8 +155,9 @@ impl Runtime {
         home |= purge && self.purge_home(key).await?;
         let removed = key.clone();
         let existed = self.store().run(move |db| db.remove_session(&removed)).await?;
+        let snapshots = if purge { self.purge_snapshots(key).await? } else { 0 };
         drop(lock);
-        Ok(Removed { existed, home })
+        Ok(Removed { existed, home, snapshots })
     }
 
     /// The folder of a session's home, there or not; `None` where nothing is kept. Blocks on a look-up.

@@ -6,12 +6,13 @@ use moltis_config::value::image::ImageReference;
 use moltis_config::words::{Mode, MountAccess};
 use moltis_config::{BackendChoice, Config};
 use moltis_sandbox::{
-    BackendName, Diagnosis, Error, ImageChoice, Lifetime, Mount, MountMode, Network, NotEnforced, Origin,
+    BackendName, Beginning, Diagnosis, Error, ImageChoice, Lifetime, Mount, MountMode, Network, NotEnforced, Origin,
     Result, SandboxSpec, SessionKey, Setting,
 };
 
 use crate::error::RuntimeError;
 use crate::homes;
+use crate::store::Begins;
 
 /// What a session, a flag or an API call sets over the configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -120,6 +121,16 @@ impl Settings {
         let wasm_home = spec.home.is_some().then(|| homes::on_wasm(config, &spec.key)).flatten();
         let engine_home = spec.home.clone().map(|home| homes::on_engine(home, workspace));
         Self { spec, engine_home, wasm_home, config: config.clone(), overrides: overrides.clone() }
+    }
+
+    /// From a snapshot, as far as the session begins from one.
+    #[must_use]
+    pub(crate) fn beginning(mut self, begins: Option<&Begins>) -> Self {
+        self.spec.begins = begins.map(|begins| Beginning {
+            snapshot: begins.snapshot.clone(),
+            root: begins.root.clone(),
+        });
+        self
     }
 
     /// Makes the folder of the managed files, if they are mounted. Blocks.

@@ -30,6 +30,7 @@ pub mod rules;
 pub mod sandboxes;
 mod schema;
 pub mod sessions;
+pub mod snapshots;
 #[cfg(test)]
 mod tests;
 mod word;
@@ -55,6 +56,7 @@ pub use overrides::{
 pub use rules::{NetworkRule, RuleAction, SessionRules};
 pub use sandboxes::{Gone, Judged, NewSandbox, SandboxState, StoredSandbox};
 pub use sessions::{Session, SessionNumber};
+pub use snapshots::{Begins, Making, NewSnapshot, Removing, Snapshot, SnapshotHome};
 
 use lock::{Byte, Hold, LockFile};
 

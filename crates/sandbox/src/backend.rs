@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     BuildSink, Diagnosis, Guarantees, Images, NotEnforced, Prepared, Result, Sandbox, SandboxId, SandboxSpec,
+    SnapshotId, SnapshotKind,
 };
 
 /// The backends that there are. The words are those of `backend = "…"`; `auto` is a choice, not a backend.
@@ -279,6 +280,29 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// `Unavailable` when something cannot be removed.
     async fn purge(&self, _id: &SandboxId) -> Result<()> {
+        Ok(())
+    }
+
+    /// What a snapshot of its sandboxes holds; `None` where none can be taken.
+    fn snapshots(&self) -> Option<SnapshotKind> {
+        None
+    }
+
+    /// Keeps what was written to the root of the sandbox that runs for `spec`, where that can be written to and lasts in
+    /// no folder that [`Files`](crate::Files) reach by themselves; what runs in it stands still meanwhile. The answer is
+    /// what a spec's [`Beginning`](crate::Beginning) names then; `None` where there is nothing of the kind to keep.
+    ///
+    /// # Errors
+    /// `Unavailable` when it cannot be kept now; then nothing of it is.
+    async fn commit(&self, _spec: &SandboxSpec, _snapshot: &SnapshotId) -> Result<Option<String>> {
+        Ok(None)
+    }
+
+    /// Removes what [`commit`](Self::commit) kept for a snapshot, also half of it. Nothing to remove is no error.
+    ///
+    /// # Errors
+    /// `Unavailable` when it cannot be removed now, `Refused` while a sandbox is made of it.
+    async fn uncommit(&self, _snapshot: &SnapshotId) -> Result<()> {
         Ok(())
     }
 

@@ -19,6 +19,7 @@ pub mod network;
 pub mod sandbox;
 pub mod session;
 pub mod setting;
+pub mod snapshot;
 pub mod spec;
 
 pub use backend::{Backend, BackendName, Detection, Legacy, Provided, SandboxRecord, Usable};
@@ -35,4 +36,5 @@ pub use network::Network;
 pub use sandbox::{Activity, Duplex, Forwarder, ProcessInfo, Sandbox, Usage};
 pub use session::{SandboxId, SessionKey};
 pub use setting::{Origin, Setting};
+pub use snapshot::{Beginning, SnapshotId, SnapshotKind};
 pub use spec::{Lifetime, Mount, MountMode, SandboxSpec};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::{Gpus, ImageChoice, Limits, Network, Origin, SandboxId, SessionKey, Setting};
+use crate::{Beginning, Gpus, ImageChoice, Limits, Network, Origin, SandboxId, SessionKey, Setting};
 
 /// Whether a mount can be written to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +83,9 @@ pub struct SandboxSpec {
     pub rootfs: Option<Setting<PathBuf>>,
     /// What a container starts from; absent: the backend has its own.
     pub image: Option<ImageChoice>,
+    /// The snapshot that it begins from; absent: none.
+    #[serde(default)]
+    pub begins: Option<Beginning>,
     /// OCI runtime of the engine, such as `runsc`; absent: the engine's own.
     pub runtime: Option<Setting<String>>,
     /// GPUs that it gets; absent: none.
@@ -130,6 +133,7 @@ impl SandboxSpec {
             mounts: Vec::new(),
             rootfs: None,
             image: None,
+            begins: None,
             runtime: None,
             gpus: None,
             host_podman: Setting::built_in(false),
@@ -189,6 +193,9 @@ impl SandboxSpec {
             }
             Some(ImageChoice::Finished { reference }) => field("image", &reference.value),
         }
+        if let Some(begins) = &self.begins {
+            field("begins", begins);
+        }
         field("runtime", &self.runtime.as_ref().map(|s| &s.value));
         field("gpus", &self.gpus.as_ref().map(|s| &s.value));
         field("podman", &(self.host_podman.value, self.nested_podman.value));
@@ -234,6 +241,10 @@ mod tests {
         all.push(changed(|spec| spec.nested_podman = Setting::new(true, Origin::File)));
         all.push(changed(|spec| spec.selinux_relabel = true));
         all.push(changed(|spec| spec.container_prefix = "other".into()));
+        all.push(changed(|spec| {
+            let snapshot = crate::SnapshotId::parse("snap-0123456789abcdef").unwrap();
+            spec.begins = Some(Beginning { snapshot, root: None });
+        }));
         let mut prints: Vec<_> = all.iter().map(SandboxSpec::fingerprint).collect();
         prints.push(base);
         prints.sort();

@@ -35,6 +35,9 @@ use super::{
 /// How often a list is asked for again of which something went away meanwhile.
 const VANISHED: u32 = 20;
 
+/// Seconds that an engine has to keep what was written to a container: it is read and written once.
+const COMMIT: u64 = 600;
+
 /// How often it is looked again whether something is over that cannot be waited for.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -407,6 +410,20 @@ impl Engine for Api {
 
     async fn build(&self, spec: &BuildSpec, progress: &dyn ProgressSink) -> Result<String> {
         build::build(&self.client, spec, progress).await
+    }
+
+    async fn commit(&self, id: &str, repository: &str, tag: &str, label: (&str, &str)) -> Result<()> {
+        let change = format!("LABEL {}={}", label.0, label.1);
+        let query = format!(
+            "/commit?container={}&repo={}&tag={}&pause=true&changes={}",
+            encoded(id),
+            encoded(repository),
+            encoded(tag),
+            encoded(&change)
+        );
+        let request = Request::post(self.path(&query).await?);
+        let committed = self.client.tell(COMMIT, "keep a container as an image", request).await;
+        committed.map(drop).map_err(|failure| self.of_container(id, failure))
     }
 
     async fn remove_image(&self, reference: &str) -> Result<()> {

@@ -31,6 +31,8 @@ const QUESTION: u64 = 30;
 
 /// How long a change may take, in seconds.
 const CHANGE: u64 = 60;
+/// How long it has to keep what was written to a container.
+const COMMIT: u64 = 600;
 
 /// How often it is looked again whether something is over that cannot be waited for.
 const LOOK: Duration = Duration::from_millis(100);
@@ -394,6 +396,20 @@ impl Engine for PodmanCli {
                 log: Vec::new(),
             }),
         }
+    }
+
+    async fn commit(&self, id: &str, repository: &str, tag: &str, label: (&str, &str)) -> Result<()> {
+        let change = format!("LABEL {}={}", label.0, label.1);
+        let name = format!("{repository}:{tag}");
+        let arguments = ["commit", "--quiet", "--pause", "--change", &change, "--", id, &name];
+        let said = self.ask(COMMIT, "keep a container as an image", &arguments).await?;
+        if said.code == 0 {
+            return Ok(());
+        }
+        if !self.exists(id).await? {
+            return Err(EngineError::NoSuchContainer { id: id.to_owned() });
+        }
+        Err(self.program.failure(&said))
     }
 
     async fn remove_image(&self, reference: &str) -> Result<()> {

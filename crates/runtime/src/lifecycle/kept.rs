@@ -62,6 +62,7 @@ impl Runtime {
         let found: Vec<_> = futures_util::stream::iter(looks).buffer_unordered(AT_ONCE).collect().await;
         let count = |wanted: fn(&Found) -> bool| found.iter().filter(|found| wanted(found)).count() as u64;
         let pruned = self.prune(false).await?;
+        self.sweep_snapshots().await?;
         Ok(Adopted {
             running: count(|found| matches!(found, Found::Running)),
             silent: count(|found| matches!(found, Found::Silent)),

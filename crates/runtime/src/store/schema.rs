@@ -11,12 +11,13 @@ pub const APPLICATION_ID: i64 = 0x4d6f_6c74;
 /// The version that this program writes.
 pub const VERSION: i64 = STEPS.len() as i64;
 
-const STEPS: [&str; 5] = [
+const STEPS: [&str; 6] = [
     include_str!("schema/1.sql"),
     include_str!("schema/2.sql"),
     include_str!("schema/3.sql"),
     include_str!("schema/4.sql"),
     include_str!("schema/5.sql"),
+    include_str!("schema/6.sql"),
 ];
 
 /// What a database says of itself.

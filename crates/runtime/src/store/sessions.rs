@@ -11,6 +11,7 @@ use super::database::{Database, Fault};
 use super::error::{Result, StoreError};
 use super::overrides::{EnvValue, SessionOverrides, SessionPatch};
 use super::sandboxes::{Gone, StoredSandbox};
+use super::snapshots::Begins;
 
 /// Number of a session in this store; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -41,13 +42,16 @@ pub struct Session {
     /// Why its last sandbox ended, if it has none now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended: Option<Gone>,
+    /// The snapshot that its sandboxes begin from, if they do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub begins: Option<Begins>,
     /// Its sandbox, as far as was written down.
     #[serde(skip)]
     pub sandbox: Option<StoredSandbox>,
 }
 
 const COLUMNS: &str = "s.id, s.key, s.sandbox, s.created, s.last_used, s.last_used_by, s.overrides, s.env, s.ended, \
-                       b.generation, b.backend, b.fingerprint, b.state, b.created, b.opened_by, b.judged \
+                       s.begins, b.generation, b.backend, b.fingerprint, b.state, b.created, b.opened_by, b.judged \
                        FROM sessions s LEFT JOIN sandboxes b ON b.session = s.id";
 
 impl Database {
@@ -242,7 +246,13 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Session> {
         overrides,
         env: env.into_keys().collect(),
         ended: row.get(8)?,
-        sandbox: StoredSandbox::read(row, 9)?,
+        begins: row
+            .get_ref(9)?
+            .as_str_or_null()
+            .map_err(|_| malformed(9))?
+            .map(|text| serde_json::from_str(text).map_err(|_| malformed(9)))
+            .transpose()?,
+        sandbox: StoredSandbox::read(row, 10)?,
     })
 }
 

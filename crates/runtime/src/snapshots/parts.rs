@@ -1,0 +1,216 @@
+//! The files of a snapshot: for each part of a sandbox an archive in the data directory, written and read as it streams.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{BufWriter, Read, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use moltis_agent_protocol::tar::{BLOCK, padding};
+use moltis_host::bridge::{self, Inflow};
+use moltis_host::tree::archive::Archive;
+use moltis_sandbox::{EntryKind, GuestPath, Result, Sandbox, SandboxSpec, SnapshotId};
+
+use super::errors::unusable;
+use crate::runtime::see_space;
+use crate::store::SnapshotHome;
+
+/// Bytes after which it is looked whether there is still room.
+const LOOK: u64 = 16 << 20;
+
+/// Bytes that are read at once.
+const PIECE: usize = 128 << 10;
+
+/// A part of a sandbox that is kept as an archive.
+#[derive(Clone, Copy)]
+enum Part {
+    Scratch,
+    Home,
+}
+
+impl Part {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Scratch => "tmp.tar",
+            Self::Home => "home.tar",
+        }
+    }
+
+    /// Where it is inside.
+    fn place(self) -> &'static str {
+        match self {
+            Self::Scratch => "/tmp",
+            Self::Home => "/home/sandbox",
+        }
+    }
+}
+
+/// The folder of a snapshot's archives.
+pub(super) fn folder(data_dir: &Path, id: &SnapshotId) -> PathBuf {
+    data_dir.join("sandbox/snapshots").join(id.as_str())
+}
+
+/// Removes the folder of a snapshot, if it is there. Blocks.
+pub(super) fn remove(folder: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(unusable(folder, &error)),
+    }
+}
+
+/// Writes down what the sandbox holds in the parts that are kept; bytes of the archives.
+pub(super) async fn keep(
+    data_dir: &Path,
+    id: &SnapshotId,
+    sandbox: &dyn Sandbox,
+    spec: &SandboxSpec,
+    home: SnapshotHome,
+) -> Result<u64> {
+    let folder = folder(data_dir, id);
+    let (made, data) = (folder.clone(), data_dir.to_owned());
+    crate::runtime::off_thread(move || {
+        DirBuilder::new().recursive(true).mode(0o700).create(&made).map_err(|e| unusable(&made, &e))
+    })
+    .await?;
+    let mut bytes = 0;
+    let home = (home == SnapshotHome::Copied).then_some(Part::Home);
+    for part in [Some(Part::Scratch), home].into_iter().flatten() {
+        let place = inside(part.place().as_bytes())?;
+        let content = sandbox.files().download(&place).await?;
+        let (file, data) = (folder.join(part.file()), data.clone());
+        let others = mounted(spec, part.place());
+        bytes += bridge::consume(content, move |inflow| write(inflow, &file, &data, &others)).await?;
+    }
+    Ok(bytes)
+}
+
+/// Writes an archive without what belongs to others. Blocks.
+fn write(inflow: &mut Inflow, path: &Path, data_dir: &Path, others: &[Vec<u8>]) -> Result<u64> {
+    let failed = |error| unusable(path, &error);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    let mut file = BufWriter::with_capacity(PIECE, file);
+    let mut archive = Archive::new(inflow);
+    let (mut written, mut looked) = (0, 0);
+    while let Some(item) = archive.next_item()? {
+        if others.iter().any(|other| is_in(&item.path, other)) {
+            continue;
+        }
+        file.write_all(&item.raw).map_err(failed)?;
+        written += item.raw.len() as u64;
+        while let Some(bytes) = archive.content()? {
+            file.write_all(&bytes).map_err(failed)?;
+            written += bytes.len() as u64;
+            if written - looked > LOOK {
+                looked = written;
+                see_space(data_dir)?;
+            }
+        }
+        let filling = [0; BLOCK];
+        let filling = &filling[..padding(item.size)];
+        file.write_all(filling).map_err(failed)?;
+        written += filling.len() as u64;
+    }
+    file.write_all(&[0; 2 * BLOCK]).map_err(failed)?;
+    let file = file.into_inner().map_err(|error| unusable(path, error.error()))?;
+    file.sync_all().map_err(failed)?;
+    Ok(written + 2 * BLOCK as u64)
+}
+
+/// Whether a name is this one or lies beneath it.
+fn is_in(name: &[u8], top: &[u8]) -> bool {
+    name.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.first() == Some(&b'/'))
+}
+
+/// What of others is mounted beneath a place, by its name there.
+fn mounted(spec: &SandboxSpec, place: &str) -> Vec<Vec<u8>> {
+    let workspace = spec.workspace.iter().map(|workspace| &workspace.value.target);
+    let files = spec.managed_files.iter().map(|files| &files.target);
+    let mounts = spec.mounts.iter().map(|mount| &mount.value.target);
+    workspace
+        .chain(files)
+        .chain(mounts)
+        .filter_map(|target| target.strip_prefix(place).ok())
+        .map(|below| below.as_os_str().as_bytes().to_vec())
+        .filter(|below| !below.is_empty())
+        .collect()
+}
+
+/// Fills a new sandbox from the archives. `lasts`: the home is a folder that is there already, and gives way.
+pub(super) async fn unpack(
+    data_dir: &Path,
+    id: &SnapshotId,
+    sandbox: &dyn Sandbox,
+    spec: &SandboxSpec,
+    home: bool,
+    lasts: bool,
+) -> Result<()> {
+    let folder = folder(data_dir, id);
+    let home = home.then_some(Part::Home);
+    for part in [Some(Part::Scratch), home].into_iter().flatten() {
+        let path = folder.join(part.file());
+        // Opened before anything gives way to it.
+        let at = path.clone();
+        let file = crate::runtime::off_thread(move || File::open(&at).map_err(|e| unusable(&at, &e))).await?;
+        if matches!(part, Part::Home) && lasts {
+            clear(sandbox, part.place(), &mounted(spec, part.place())).await?;
+        }
+        let content = bridge::produce(move |out| read(file, &path, |piece| out.give(piece)));
+        sandbox.files().upload(&inside(part.place().as_bytes())?, content).await?;
+    }
+    Ok(())
+}
+
+fn read(mut file: File, path: &Path, mut give: impl FnMut(Bytes) -> Result<()>) -> Result<()> {
+    loop {
+        let mut piece = vec![0; PIECE];
+        match file.read(&mut piece).map_err(|error| unusable(path, &error))? {
+            0 => return Ok(()),
+            count => piece.truncate(count),
+        }
+        give(piece.into())?;
+    }
+}
+
+/// Removes all that is beneath a place but what is mounted there, and the folders that lead to that.
+async fn clear(sandbox: &dyn Sandbox, place: &str, others: &[Vec<u8>]) -> Result<()> {
+    let files = sandbox.files();
+    // Names beneath the place; the top is the empty one.
+    let mut folders = vec![Vec::new()];
+    while let Some(folder) = folders.pop() {
+        let path = |name: &[u8]| inside(&[place.as_bytes(), b"/", name].concat());
+        let mut entries = files.list(&path(&folder)?).await?;
+        let mut found = Vec::new();
+        while let Some(entry) = entries.next().await {
+            let entry = entry?;
+            let mut name = folder.clone();
+            if !name.is_empty() {
+                name.push(b'/');
+            }
+            name.extend(entry.name.into_vec());
+            found.push((name, entry.metadata.kind));
+        }
+        for (name, kind) in found {
+            if others.contains(&name) {
+                continue;
+            }
+            if kind == EntryKind::Directory && others.iter().any(|other| is_in(other, &name)) {
+                folders.push(name);
+                continue;
+            }
+            files.remove(&path(&name)?, true).await?;
+        }
+    }
+    Ok(())
+}
+
+fn inside(path: &[u8]) -> Result<GuestPath> {
+    GuestPath::new(path).ok_or_else(|| {
+        moltis_sandbox::Error::Invalid(moltis_sandbox::Diagnosis::new(
+            "path-invalid",
+            format!("`{}` cannot be a path", String::from_utf8_lossy(path)),
+        ))
+    })
+}
