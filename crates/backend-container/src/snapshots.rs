@@ -34,7 +34,10 @@ impl State {
         let id = spec.id();
         let container = self.run().and_then(|run| run.record(&id)).map(|record| record.handle().to_owned());
         let container = container.ok_or_else(|| {
-            Error::Unavailable(Diagnosis::new("sandbox-gone", "the sandbox ended while its snapshot was taken"))
+            Error::Unavailable(Diagnosis::new(
+                "sandbox-gone",
+                "the sandbox ended while its snapshot was taken",
+            ))
         })?;
         let repository = repository(&self.config.prefix, connected.images.instance());
         let tag = snapshot.as_str();

@@ -31,7 +31,7 @@ pub use mcp::Mcp;
 pub use network::{Audit, Export, Filters, Forget, Network, Pending, RuleCommand, Rules, Scope, Stats, Test};
 pub use process::{Input, List, Output, Process, Stop, Which};
 pub use sandbox::{Build, Explain, Images, Names, Prune, RemoveImages, Sandbox};
-pub use session::{Rm, Session, Set, Show};
+pub use session::{Fork, Restore, Rm, RmSnapshot, Session, Set, Show, Snapshot, Snapshots};
 pub use usage::{status_at_fault, usage_error};
 
 /// Runs shell commands that a language model wrote, without handing it the machine.

@@ -20,7 +20,7 @@ use crate::runtime::{Runtime, ephemeral_key, host_memory, off_thread, see_space}
 use crate::sessions::{agree, overrides};
 use crate::settings::{self, Overrides, Settings};
 use crate::store::{SandboxState, Session, StoreError};
-use crate::{error::RuntimeError, usage};
+use crate::{error::RuntimeError, snapshots, usage};
 
 /// Which command is asked about.
 #[derive(Clone, Debug, Default, PartialEq)]

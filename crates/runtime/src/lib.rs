@@ -87,5 +87,5 @@ pub use registry::BackendStatus;
 pub use router::PassedOver;
 pub use runtime::{Opened, Runtime};
 pub use sessions::{Removed, SessionRequest};
-pub use snapshots::Taken;
 pub use settings::{NamedWorkspace, Overrides};
+pub use snapshots::Taken;

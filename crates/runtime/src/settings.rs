@@ -6,8 +6,8 @@ use moltis_config::value::image::ImageReference;
 use moltis_config::words::{Mode, MountAccess};
 use moltis_config::{BackendChoice, Config};
 use moltis_sandbox::{
-    BackendName, Beginning, Diagnosis, Error, ImageChoice, Lifetime, Mount, MountMode, Network, NotEnforced, Origin,
-    Result, SandboxSpec, SessionKey, Setting,
+    BackendName, Beginning, Diagnosis, Error, ImageChoice, Lifetime, Mount, MountMode, Network, NotEnforced,
+    Origin, Result, SandboxSpec, SessionKey, Setting,
 };
 
 use crate::error::RuntimeError;
@@ -126,10 +126,8 @@ impl Settings {
     /// From a snapshot, as far as the session begins from one.
     #[must_use]
     pub(crate) fn beginning(mut self, begins: Option<&Begins>) -> Self {
-        self.spec.begins = begins.map(|begins| Beginning {
-            snapshot: begins.snapshot.clone(),
-            root: begins.root.clone(),
-        });
+        self.spec.begins =
+            begins.map(|begins| Beginning { snapshot: begins.snapshot.clone(), root: begins.root.clone() });
         self
     }
 

@@ -96,8 +96,7 @@ impl Runtime {
             home,
         };
         let (intended, caller) = (new.clone(), by.clone());
-        let making =
-            self.store().run(move |db| db.snapshot_making(&intended, &caller, now_millis())).await?;
+        let making = self.store().run(move |db| db.snapshot_making(&intended, &caller, now_millis())).await?;
         let id = match making {
             Making::Begun(id) => id,
             Making::NameTaken => return Err(errors::name_taken(key, name.unwrap_or_default())),
@@ -367,7 +366,9 @@ impl Runtime {
 fn notes(snapshot: &Snapshot, spec: &SandboxSpec) -> Vec<String> {
     let mut notes = vec!["processes and memory are not in it, nor are /run, FIFOs and sockets".to_owned()];
     if snapshot.home == SnapshotHome::Shared {
-        notes.push("the home is not in it: all sessions share it (`home_persistence = \"shared\"`)".to_owned());
+        notes.push(
+            "the home is not in it: all sessions share it (`home_persistence = \"shared\"`)".to_owned(),
+        );
     }
     let mut others = Vec::new();
     others.extend(spec.workspace.as_ref().map(|workspace| workspace.value.target.display().to_string()));

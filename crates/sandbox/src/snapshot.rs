@@ -68,7 +68,14 @@ mod tests {
     fn ids_are_of_one_form_alone() {
         let good = "snap-0123456789abcdef";
         assert_eq!(SnapshotId::parse(good).unwrap().as_str(), good);
-        for bad in ["", "snap-", "snap-0123456789ABCDEF", "snap-0123456789abcde/", "0123456789abcdef", "snap-../../../../etc"] {
+        for bad in [
+            "",
+            "snap-",
+            "snap-0123456789ABCDEF",
+            "snap-0123456789abcde/",
+            "0123456789abcdef",
+            "snap-../../../../etc",
+        ] {
             assert_eq!(SnapshotId::parse(bad), None, "{bad}");
         }
         assert!(serde_json::from_str::<SnapshotId>("\"../x\"").is_err());

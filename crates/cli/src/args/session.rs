@@ -17,6 +17,16 @@ pub enum Session {
     Set(Box<Set>),
     /// Forget sessions, after their sandboxes were ended with all that runs in them
     Rm(Rm),
+    /// Take a snapshot of a session: of what was written to its sandbox
+    Snapshot(Snapshot),
+    /// The snapshots of a session, or of all
+    Snapshots(Snapshots),
+    /// Have a session begin from one of its snapshots
+    Restore(Restore),
+    /// Make a new session that begins where another one is
+    Fork(Fork),
+    /// Remove snapshots of a session
+    RmSnapshot(RmSnapshot),
 }
 
 impl Session {
@@ -27,6 +37,11 @@ impl Session {
             Self::Show(args) => args.json,
             Self::Set(args) => args.json,
             Self::Rm(args) => args.json,
+            Self::Snapshot(args) => args.json,
+            Self::Snapshots(args) => args.json,
+            Self::Restore(args) => args.json,
+            Self::Fork(args) => args.json,
+            Self::RmSnapshot(args) => args.json,
         }
     }
 }
@@ -93,9 +108,86 @@ pub struct Rm {
     /// The sessions
     #[arg(required = true, value_name = "KEY")]
     pub keys: Vec<OsString>,
-    /// Remove their homes too; one that all sessions share stays
+    /// Remove their homes and snapshots too; what other sessions share or begin from stays
     #[arg(long)]
     pub purge: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `moltis session snapshot`.
+#[derive(Args)]
+pub struct Snapshot {
+    /// The session
+    pub key: OsString,
+    /// What to call it, beside its id
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `moltis session snapshots`.
+#[derive(Args)]
+pub struct Snapshots {
+    /// The session, which need not be there any more
+    pub key: Option<OsString>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `moltis session restore`.
+#[derive(Args)]
+#[command(after_help = "\
+The session's sandbox is ended, and each one after it begins from the snapshot. A home of its own is replaced by the one
+in the snapshot.
+
+Examples:
+  moltis session restore build before-upgrade
+  moltis session restore build --none")]
+pub struct Restore {
+    /// The session
+    pub key: OsString,
+    /// Id or name of the snapshot
+    #[arg(required_unless_present = "none", conflicts_with = "none")]
+    pub snapshot: Option<String>,
+    /// Begin from none any more; a home of its own stays as it is
+    #[arg(long)]
+    pub none: bool,
+    /// End what runs in the sandbox
+    #[arg(long)]
+    pub recreate: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `moltis session fork`.
+#[derive(Args)]
+pub struct Fork {
+    /// The session that is there
+    pub key: OsString,
+    /// The new one, which gets all that the other sets
+    pub new: OsString,
+    /// Id or name of a snapshot to begin from, instead of one that is taken now
+    #[arg(long)]
+    pub snapshot: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `moltis session rm-snapshot`.
+#[derive(Args)]
+pub struct RmSnapshot {
+    /// The session, which need not be there any more
+    pub key: OsString,
+    /// Ids or names
+    #[arg(required = true)]
+    pub snapshots: Vec<String>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

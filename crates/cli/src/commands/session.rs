@@ -3,6 +3,7 @@
 mod list;
 mod set;
 mod show;
+mod snapshot;
 
 use std::time::Duration;
 
@@ -24,6 +25,11 @@ pub async fn run(global: &Global, command: args::Session) -> Result<i32, Failure
         args::Session::Show(args) => show::run(&runtime, &args).await,
         args::Session::Set(args) => set::run(&runtime, &args).await,
         args::Session::Rm(args) => remove(&runtime, &args).await,
+        args::Session::Snapshot(args) => snapshot::take(&runtime, &args).await,
+        args::Session::Snapshots(args) => snapshot::list(&runtime, &args).await,
+        args::Session::Restore(args) => snapshot::restore(&runtime, &args).await,
+        args::Session::Fork(args) => snapshot::fork(&runtime, &args).await,
+        args::Session::RmSnapshot(args) => snapshot::remove(&runtime, &args).await,
     }
 }
 
@@ -45,9 +51,20 @@ async fn remove(runtime: &Runtime, args: &args::Rm) -> Result<i32, Failure> {
             None => "it had no home".to_owned(),
         };
         text.push_str(&format!("removed {} ({fate})\n", render::name(key.as_str())));
-        removed.push(output::present(
-            serde_json::json!({ "session": key, "homeRemoved": gone.home, "homeKept": kept }),
-        ));
+        let left = runtime.snapshots(Some(&key)).await?.len();
+        if left > 0 {
+            text.push_str(&format!(
+                "{left} of its snapshots stay: moltis session snapshots {}\n",
+                render::name(key.as_str())
+            ));
+        }
+        removed.push(output::present(serde_json::json!({
+            "session": key,
+            "homeRemoved": gone.home,
+            "homeKept": kept,
+            "snapshotsRemoved": gone.snapshots,
+            "snapshotsKept": left,
+        })));
     }
     if args.json {
         return output::print_json(&serde_json::json!({ "removed": removed }));

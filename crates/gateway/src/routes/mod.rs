@@ -10,6 +10,7 @@ mod processes;
 mod sandboxes;
 mod sessions;
 mod settings;
+mod snapshots;
 pub mod system;
 mod terminal;
 pub mod words;
@@ -24,6 +25,7 @@ static TABLE: LazyLock<Vec<Route>> = LazyLock::new(|| {
         events::routes(),
         sandboxes::routes(),
         sessions::routes(),
+        snapshots::routes(),
         feed::routes(),
         exec::routes(),
         link::routes(),

@@ -19,7 +19,7 @@ use crate::call::{Call, json as json_answer, ok, session_key};
 use crate::grants::{self, Asked};
 use crate::problem::Problem;
 use crate::route::{Answered, Bound, Route, Rule, query};
-use crate::schema::{flag, has, list as list_of, may, named, object, text, text_of};
+use crate::schema::{count, flag, has, list as list_of, may, named, object, text, text_of};
 
 /// Sessions whose state is looked up for one page at most; the others say what is written down.
 const LOOKED_UP: usize = 200;
@@ -89,11 +89,21 @@ pub fn routes() -> Vec<Route> {
             remove,
         ))
         .about("Sessions", "Forget a session, after its sandbox was ended with all that runs in it")
-        .with([query("purge", "Remove its home too", flag())])
+        .with([query(
+            "purge",
+            "Remove its home and its snapshots too; those that others begin from stay",
+            flag(),
+        )])
         .answers(
             200,
             "It is gone",
-            object("", [has("homeRemoved", "Whether a home of its own went with it", flag())]),
+            object(
+                "",
+                [
+                    has("homeRemoved", "Whether a home of its own went with it", flag()),
+                    has("snapshotsRemoved", "How many snapshots went with it", count()),
+                ],
+            ),
         ),
         of(Route::new(
             Method::POST,
@@ -331,7 +341,7 @@ async fn change(mut call: Call) -> Answered {
 
 async fn remove(call: Call) -> Answered {
     let removed = call.runtime().remove_session(&call.session()?, call.says("purge")).await?;
-    ok(&json!({ "homeRemoved": removed.home }))
+    ok(&json!({ "homeRemoved": removed.home, "snapshotsRemoved": removed.snapshots }))
 }
 
 async fn stop(call: Call) -> Answered {

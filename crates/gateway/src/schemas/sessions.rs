@@ -72,6 +72,7 @@ pub fn all() -> Named {
             has("overrides", "", named("Overrides")),
             has("env", "Names of its variables", list(text())),
             may("ended", "Why its last sandbox ended", named("Gone")),
+            may("begins", "The snapshot that each sandbox of it begins from", named("SessionBegins")),
             has("state", "Of its sandbox", word(&["none", "opening", "running", "closing", "gone"])),
             may("backend", "What holds it", backend()),
             may("sandbox", "The sandbox as it is found now", named("Sandbox")),
@@ -92,8 +93,37 @@ pub fn all() -> Named {
         has("notes", "", list(text())),
         may("refusal", "What the next command would be answered, if nothing would run", named("Problem")),
     ]);
+    let snapshot = || {
+        vec![
+            has("id", "", text()),
+            has("session", "The key of its session, which need not be there any more", text()),
+            may("name", "Its name among those of its session", text()),
+            has("backend", "Where alone sandboxes can begin from it", backend()),
+            has("createdMillis", "", count()),
+            has("createdBy", "", named("Caller")),
+            has("bytes", "Of the files in it, without the root", count()),
+            has("home", "Whether a copy of the home is in it", word(&["copied", "shared"])),
+        ]
+    };
+    let mut taken = snapshot();
+    taken.push(has("notes", "What is not in it", list(text())));
     vec![
         ("Overrides", overrides),
+        ("Snapshot", object("What a session's sandbox held at a moment", snapshot())),
+        ("TakenSnapshot", object("A snapshot that was just taken", taken)),
+        (
+            "SessionBegins",
+            object(
+                "",
+                [
+                    has("snapshot", "Its id", text()),
+                    has("backend", "Where the session's sandboxes are therefore", backend()),
+                    may("root", "The image of the root that is in it, in the engine", text()),
+                    has("home", "Whether a home is in it", flag()),
+                    has("homeWaits", "Whether the session's home is yet to be replaced by that", flag()),
+                ],
+            ),
+        ),
         ("Session", object("A session", session())),
         (
             "SessionSetting",

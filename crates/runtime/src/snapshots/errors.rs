@@ -20,7 +20,9 @@ pub(super) fn see_name(name: &str) -> Result<()> {
     }
     Err(Error::Invalid(
         Diagnosis::new("snapshot-name-invalid", format!("{name:?} cannot be the name of a snapshot")).fix(
-            format!("use letters, digits, `.`, `_` and `-`, {LONGEST} at most, beginning with a letter or digit"),
+            format!(
+                "use letters, digits, `.`, `_` and `-`, {LONGEST} at most, beginning with a letter or digit"
+            ),
         ),
     ))
 }
@@ -49,7 +51,10 @@ pub(super) fn name_taken(key: &SessionKey, name: &str) -> Error {
             "snapshot-name-taken",
             format!("the session {:?} has a snapshot {name:?} already", key.as_str()),
         )
-        .fix(format!("take another name, or remove it: moltis session rm-snapshot {} {name}", quoted(key.as_str()))),
+        .fix(format!(
+            "take another name, or remove it: moltis session rm-snapshot {} {name}",
+            quoted(key.as_str())
+        )),
     )
 }
 
@@ -60,7 +65,9 @@ pub(super) fn full(key: &SessionKey) -> Error {
             "snapshots-full",
             format!("the session {:?} has {MOST} snapshots, which is as many as it can have", key.as_str()),
         )
-        .fix(format!("`moltis session snapshots {session}` lists them, `moltis session rm-snapshot` removes them")),
+        .fix(format!(
+            "`moltis session snapshots {session}` lists them, `moltis session rm-snapshot` removes them"
+        )),
     )
 }
 
@@ -75,7 +82,8 @@ pub(super) fn missing(key: &SessionKey, word: &str) -> Error {
 }
 
 pub(super) fn in_use(id: &SnapshotId, sessions: u64) -> Error {
-    let who = if sessions == 1 { "a session begins".to_owned() } else { format!("{sessions} sessions begin") };
+    let who =
+        if sessions == 1 { "a session begins".to_owned() } else { format!("{sessions} sessions begin") };
     Error::Refused(
         Diagnosis::new(IN_USE, format!("the snapshot {id} is in use")).cause(format!("{who} from it")).fix(
             "have them begin from another one, or from none (`moltis session restore KEY --none`), or remove them",
@@ -122,8 +130,11 @@ pub(super) fn home_exists(key: &SessionKey) -> Error {
 
 pub(super) fn unusable(place: &std::path::Path, cause: &std::io::Error) -> Error {
     Error::Unavailable(
-        Diagnosis::new("snapshot-unusable", format!("the snapshot cannot be read or written: {}", place.display()))
-            .cause(cause)
-            .fix("see whether the disk is in order; if a part of it is gone, begin from another snapshot"),
+        Diagnosis::new(
+            "snapshot-unusable",
+            format!("the snapshot cannot be read or written: {}", place.display()),
+        )
+        .cause(cause)
+        .fix("see whether the disk is in order; if a part of it is gone, begin from another snapshot"),
     )
 }

@@ -47,6 +47,12 @@ pub async fn run(runtime: &Runtime, args: &args::Show) -> Result<i32, Failure> {
         row("used", format!("{} by {}", render::age(session.last_used_millis), session.last_used_by)),
         row("sandbox", sandbox_line(&session, sandbox.as_ref())),
         row("home", home.map_or("none that lasts".to_owned(), |home| render::name(&home.to_string_lossy()))),
+        row(
+            "begins",
+            session.begins.as_ref().map_or("from nothing".to_owned(), |begins| {
+                format!("from the snapshot {}, each time that its sandbox is made", begins.snapshot)
+            }),
+        ),
         row("history", format!("{history} commands")),
     ];
     let sets = overridden(&session);

@@ -1,0 +1,160 @@
+//! Snapshots of sessions: taken, listed, removed; sessions that begin from one.
+
+use axum::http::Method;
+use moltis_runtime::store::Session;
+use moltis_sandbox::SessionKey;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::sessions::told;
+use super::words;
+use crate::call::{Call, json as json_answer, ok, session_key};
+use crate::grants::{self, Asked};
+use crate::route::{Answered, Bound, Route, Rule};
+use crate::schema::{flag, has, list as list_of, may, named, object, or_null, text, text_of};
+
+/// The routes.
+pub fn routes() -> Vec<Route> {
+    let of = |route: Route| route.part("session", words::SESSION, words::session()).runs();
+    vec![
+        of(Route::new(
+            Method::GET,
+            "/api/v1/sessions/{session}/snapshots",
+            "listSnapshots",
+            Rule::read(Bound::Session),
+            list,
+        ))
+        .about("Sessions", "The snapshots of a session, oldest first")
+        .more("The session need not be there any more: its snapshots stay unless it was purged.")
+        .answers(200, "All of them", object("", [has("snapshots", "", list_of(named("Snapshot")))])),
+        of(Route::new(
+            Method::POST,
+            "/api/v1/sessions/{session}/snapshots",
+            "takeSnapshot",
+            Rule::write(Bound::Session),
+            take,
+        ))
+        .about("Sessions", "Take a snapshot of what was written to a session's sandbox")
+        .more(
+            "The sandbox is started if it does not run. Commands run on; processes and memory are not in it.",
+        )
+        .json(object("", [may("name", "What to call it, beside its id", or_null(text_of(1, 64)))]))
+        .or_nothing()
+        .answers(201, "It was taken", named("TakenSnapshot")),
+        of(Route::new(
+            Method::DELETE,
+            "/api/v1/sessions/{session}/snapshots/{snapshot}",
+            "removeSnapshot",
+            Rule::write(Bound::Session),
+            remove,
+        ))
+        .part("snapshot", "Its id or name", text_of(1, 64))
+        .about("Sessions", "Remove a snapshot that no session begins from")
+        .answers(200, "It is gone", object("", [has("removed", "Its id", text())])),
+        of(Route::new(
+            Method::POST,
+            "/api/v1/sessions/{session}/restore",
+            "restoreSession",
+            Rule::write(Bound::Session),
+            restore,
+        ))
+        .about("Sessions", "Have a session begin from one of its snapshots, or from none")
+        .more("Its sandbox is ended. A home of its own is replaced when the next one starts.")
+        .json(object(
+            "",
+            [
+                has("snapshot", "Id or name; `null`: none", or_null(text_of(1, 64))),
+                may("recreate", "End what runs in the sandbox", flag()),
+            ],
+        ))
+        .answers(200, "It begins there", named("Session")),
+        of(Route::new(
+            Method::POST,
+            "/api/v1/sessions/{session}/fork",
+            "forkSession",
+            Rule::write(Bound::Session),
+            fork,
+        ))
+        .about("Sessions", "Make a new session that begins where this one is, and sets what it sets")
+        .json(object(
+            "",
+            [
+                has("session", "The key of the new one", text_of(1, 512)),
+                may("snapshot", "Id or name; absent: one that is taken now", or_null(text_of(1, 64))),
+            ],
+        ))
+        .answers(201, "It was made", named("Session")),
+    ]
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+struct AskedSnapshot {
+    name: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AskedRestore {
+    snapshot: Option<String>,
+    #[serde(default)]
+    recreate: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct AskedFork {
+    session: String,
+    #[serde(default)]
+    snapshot: Option<String>,
+}
+
+async fn list(call: Call) -> Answered {
+    let key = call.session()?;
+    let snapshots = call.runtime().snapshots(Some(&key)).await?;
+    ok(&json!({ "snapshots": snapshots }))
+}
+
+async fn take(mut call: Call) -> Answered {
+    let key = call.session()?;
+    let asked: AskedSnapshot = call.json().await?;
+    let taken = call.runtime().take_snapshot(&key, asked.name.as_deref(), &call.caller()).await?;
+    json_answer(201, &taken)
+}
+
+async fn remove(call: Call) -> Answered {
+    let key = call.session()?;
+    let removed = call.runtime().remove_snapshot(&key, call.part("snapshot")).await?;
+    ok(&json!({ "removed": removed }))
+}
+
+async fn restore(mut call: Call) -> Answered {
+    let key = call.session()?;
+    let asked: AskedRestore = call.json().await?;
+    let session = call.runtime().restore_session(&key, asked.snapshot.as_deref(), asked.recreate).await?;
+    ok(&told(&session, None))
+}
+
+async fn fork(mut call: Call) -> Answered {
+    let key = call.session()?;
+    let asked: AskedFork = call.json().await?;
+    let new: SessionKey = session_key(&asked.session)?;
+    call.see(&new)?;
+    let runtime = call.runtime();
+    let from = runtime.existing_session(&key).await?;
+    // The new one sets what this one does: whoever makes it must be allowed to set that.
+    grants::see(&runtime, &call.who, set_by(&from)).await?;
+    let (session, _) = runtime.fork_session(&key, &new, asked.snapshot.as_deref(), &call.caller()).await?;
+    json_answer(201, &told(&session, None))
+}
+
+fn set_by(session: &Session) -> Asked<'_> {
+    let set = &session.overrides;
+    Asked {
+        enabled: set.sandbox_enabled,
+        backend: set.sandbox_backend,
+        network: set.network,
+        image: set.sandbox_image.as_ref(),
+        workspace: set.workspace.as_ref().map(|workspace| &*workspace.source),
+    }
+}
