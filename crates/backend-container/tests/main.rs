@@ -20,4 +20,5 @@ mod lifecycle;
 mod loss;
 mod relay;
 mod rig;
+mod snapshots;
 mod support;

@@ -258,7 +258,10 @@ fn removing_ends_the_sandbox_and_keeps_the_home_unless_it_is_purged() {
     assert_eq!(place.run(["history", "a"]).status, Some(1));
     assert_eq!(place.in_session("a", "cat file"), "kept\n");
     let purged = place.run(["session", "rm", "a", "--purge", "--json"]).json();
-    assert_eq!(purged, json!({"removed": [{"session": "a", "homeRemoved": true}]}));
+    assert_eq!(
+        purged,
+        json!({"removed": [{"session": "a", "homeRemoved": true, "snapshotsRemoved": 0, "snapshotsKept": 0}]})
+    );
     assert_eq!(place.in_session("a", "ls"), "files\n");
 }
 

@@ -59,7 +59,7 @@ async fn a_session_is_made_changed_and_forgotten() {
         json!({ "ended": true })
     );
     let gone = world.send(world.admin(), Method::DELETE, &format!("{path}?purge=true")).await.is(200);
-    assert_eq!(gone, json!({ "homeRemoved": false }));
+    assert_eq!(gone, json!({ "homeRemoved": false, "snapshotsRemoved": 0 }));
     world.get(world.admin(), path).await.fails(404, "session-missing");
     world.end().await;
 }
@@ -317,5 +317,46 @@ async fn what_happens_in_a_session_is_told_as_it_happens() {
         }
     }
     assert!(feed.end().await);
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_goes_back_to_a_snapshot_and_another_begins_from_it() {
+    let world = World::new().await;
+    let path = "/api/v1/sessions/s";
+    let post = |part: &str, body: Value| {
+        let to = format!("{path}/{part}");
+        let world = &world;
+        async move { world.post(world.admin(), &to, body).await }
+    };
+    let line = |text: &str| json!({ "command": text });
+    post("snapshots", json!({})).await.fails(404, "session-missing");
+    post("exec", line("echo one >/tmp/x")).await.is(200);
+    for wrong in ["", "a/b", "-x", "snap-0123456789abcdef"] {
+        let answer = post("snapshots", json!({ "name": wrong })).await;
+        answer.fails(400, if wrong.is_empty() { "body-invalid" } else { "snapshot-name-invalid" });
+    }
+    let taken = post("snapshots", json!({ "name": "first" })).await.is(201);
+    post("snapshots", json!({ "name": "first" })).await.fails(400, "snapshot-name-taken");
+    let id = taken["id"].as_str().unwrap().to_owned();
+    let listed = world.get(world.admin(), &format!("{path}/snapshots")).await.is(200);
+    let mut expected = taken.clone();
+    expected.as_object_mut().unwrap().remove("notes");
+    assert_eq!(listed, json!({ "snapshots": [expected] }));
+    post("exec", line("echo two >/tmp/x")).await.is(200);
+    post("restore", json!({ "snapshot": "other" })).await.fails(400, "snapshot-missing");
+    let restored = post("restore", json!({ "snapshot": "first" })).await.is(200);
+    assert_eq!((&restored["begins"]["snapshot"], &restored["state"]), (&json!(id), &json!("none")));
+    assert_eq!(post("exec", line("cat /tmp/x")).await.is(200)["stdout"], json!("one\n"));
+    let forked = post("fork", json!({ "session": "t", "snapshot": id })).await.is(201);
+    assert_eq!((&forked["session"], &forked["begins"]["snapshot"]), (&json!("t"), &json!(id)));
+    post("fork", json!({ "session": "t" })).await.fails(403, "session-exists");
+    let ran = world.post(world.admin(), "/api/v1/sessions/t/exec", line("cat /tmp/x")).await.is(200);
+    assert_eq!(ran["stdout"], json!("one\n"));
+    let one = format!("{path}/snapshots/first");
+    world.send(world.admin(), Method::DELETE, &one).await.fails(403, "snapshot-in-use");
+    post("restore", json!({ "snapshot": null })).await.is(200);
+    world.send(world.admin(), Method::DELETE, "/api/v1/sessions/t?purge=true").await.is(200);
+    assert_eq!(world.send(world.admin(), Method::DELETE, &one).await.is(200), json!({ "removed": id }));
     world.end().await;
 }

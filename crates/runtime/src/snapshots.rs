@@ -5,8 +5,6 @@
 
 mod errors;
 mod parts;
-#[cfg(test)]
-mod tests;
 
 use moltis_config::BackendChoice;
 use moltis_config::words::HomePersistence;

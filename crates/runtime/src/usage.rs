@@ -251,6 +251,7 @@ impl Runtime {
             parts.extend([
                 place("session homes", data.join("sandbox/home/session"))?,
                 place("scratch folders", data.join("sandbox/scratch"))?,
+                place("snapshots", data.join("sandbox/snapshots"))?,
                 place("managed files", data.join("files"))?,
                 place("caches", data.join("cache"))?,
             ]);

@@ -5,4 +5,5 @@
 
 mod library;
 mod sessions;
+mod snapshots;
 mod store;

@@ -16,13 +16,13 @@ use moltis_sandbox::{
 const BACKENDS: [BackendName; 2] = [BackendName::Namespaces, BackendName::RestrictedHost];
 
 /// A data directory of its own. Its sandboxes end with it.
-struct Here {
+pub(crate) struct Here {
     temp: tempfile::TempDir,
     backend: BackendName,
 }
 
 impl Here {
-    fn new(backend: BackendName) -> Self {
+    pub(crate) fn new(backend: BackendName) -> Self {
         Self { temp: tempfile::tempdir().unwrap(), backend }
     }
 
@@ -33,16 +33,16 @@ impl Here {
         config
     }
 
-    fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.temp.path().canonicalize().unwrap().join("data")
     }
 
     /// The runtime of a process of its own, as far as what is stored goes.
-    fn runtime(&self) -> Runtime {
+    pub(crate) fn runtime(&self) -> Runtime {
         Runtime::new(self.config(), None, Vec::new())
     }
 
-    fn runtime_with(&self, change: impl FnOnce(&mut Config)) -> Runtime {
+    pub(crate) fn runtime_with(&self, change: impl FnOnce(&mut Config)) -> Runtime {
         let mut config = self.config();
         change(&mut config);
         Runtime::new(config, None, Vec::new())
@@ -61,7 +61,7 @@ impl Here {
     }
 
     /// Ends all there is and sees that nothing is left.
-    async fn end(self) {
+    pub(crate) async fn end(self) {
         end_all(&self.runtime()).await;
         assert_eq!(self.remains(), Vec::<String>::new());
     }
@@ -88,11 +88,11 @@ impl Drop for Here {
     }
 }
 
-fn key(text: &str) -> SessionKey {
+pub(crate) fn key(text: &str) -> SessionKey {
     SessionKey::new(text).unwrap()
 }
 
-fn request(text: &str) -> SessionRequest {
+pub(crate) fn request(text: &str) -> SessionRequest {
     SessionRequest::new(key(text))
 }
 
@@ -115,11 +115,11 @@ async fn ran(session: &mut OpenSession, request: ExecRequest) -> (String, Outcom
     panic!("no exit");
 }
 
-async fn out(session: &mut OpenSession, line: &str) -> String {
+pub(crate) async fn out(session: &mut OpenSession, line: &str) -> String {
     ran(session, shell(line)).await.0
 }
 
-async fn background(session: &mut OpenSession, line: &str) -> moltis_sandbox::exec::ProcessId {
+pub(crate) async fn background(session: &mut OpenSession, line: &str) -> moltis_sandbox::exec::ProcessId {
     let mut request = shell(line);
     (request.timeout, request.background, request.stdin) = (None, true, true);
     let mut exec = session.exec(request).await.unwrap();
@@ -130,15 +130,15 @@ async fn background(session: &mut OpenSession, line: &str) -> moltis_sandbox::ex
     }
 }
 
-async fn open(runtime: &Runtime, name: &str) -> OpenSession {
+pub(crate) async fn open(runtime: &Runtime, name: &str) -> OpenSession {
     runtime.open_session(&request(name)).await.unwrap()
 }
 
-async fn stored(runtime: &Runtime, name: &str) -> Session {
+pub(crate) async fn stored(runtime: &Runtime, name: &str) -> Session {
     runtime.session(&key(name)).await.unwrap().unwrap()
 }
 
-async fn set(runtime: &Runtime, name: &str, json: &str) {
+pub(crate) async fn set(runtime: &Runtime, name: &str, json: &str) {
     let patch: SessionPatch = serde_json::from_str(json).unwrap();
     runtime.set_session(&key(name), patch, &moltis_runtime::store::Caller::this_user()).await.unwrap();
 }

@@ -114,6 +114,7 @@ fn a_session_is_made_once_and_found_by_key_and_id() {
             ..SessionOverrides::default()
         },
         env: vec!["TOKEN".to_owned()],
+        begins: None,
         sandbox: None,
     };
     assert_eq!(made, expected);
