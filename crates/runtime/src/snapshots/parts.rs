@@ -103,20 +103,28 @@ fn write(inflow: &mut Inflow, path: &Path, data_dir: &Path, others: &[Vec<u8>]) 
         while let Some(bytes) = archive.content()? {
             file.write_all(&bytes).map_err(failed)?;
             written += bytes.len() as u64;
-            if written - looked > LOOK {
-                looked = written;
-                see_space(data_dir)?;
-            }
+            see_room(written, &mut looked, data_dir)?;
         }
         let filling = [0; BLOCK];
         let filling = &filling[..padding(item.size)];
         file.write_all(filling).map_err(failed)?;
         written += filling.len() as u64;
+        // An archive may be all names.
+        see_room(written, &mut looked, data_dir)?;
     }
     file.write_all(&[0; 2 * BLOCK]).map_err(failed)?;
     let file = file.into_inner().map_err(|error| unusable(path, error.error()))?;
     file.sync_all().map_err(failed)?;
     Ok(written + 2 * BLOCK as u64)
+}
+
+/// Sees from time to time that there is still room.
+fn see_room(written: u64, looked: &mut u64, data_dir: &Path) -> Result<()> {
+    if written - *looked > LOOK {
+        *looked = written;
+        see_space(data_dir)?;
+    }
+    Ok(())
 }
 
 /// Whether a name is this one or lies beneath it.
