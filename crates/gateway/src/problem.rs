@@ -38,6 +38,7 @@ struct Document<'a> {
 /// Codes of what is not there.
 const MISSING: &[&str] = &[
     "session-missing",
+    "snapshot-missing",
     "approval-missing",
     "rule-missing",
     "process-missing",
@@ -55,6 +56,12 @@ const CONFLICT: &[&str] = &[
     "session-gone",
     "session-has-sandbox",
     "sandbox-busy",
+    "session-exists",
+    "fork-home-exists",
+    "snapshot-name-taken",
+    "snapshot-in-use",
+    "snapshots-full",
+    "snapshot-elsewhere",
     "sandbox-changed",
     "sandbox-not-running",
     "sandbox-ended",

@@ -96,6 +96,8 @@ struct AskedSnapshot {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct AskedRestore {
+    /// `null` must be said: from none is not what somebody means who says nothing.
+    #[serde(deserialize_with = "Option::deserialize")]
     snapshot: Option<String>,
     #[serde(default)]
     recreate: bool,
