@@ -11,6 +11,9 @@ use crate::labels;
 /// The snapshot that an image is of.
 const SNAPSHOT: &str = "org.moltis.snapshot";
 
+/// Variables that Podman gives each container by itself, and keeps with its root. They are none of the image's.
+const OF_PODMAN: [&str; 3] = ["container=podman", "TERM=xterm", "HOSTNAME=sandbox"];
+
 /// Whether what a command writes to the root stays there: the root of an image that packages were baked into is
 /// read-only.
 fn has_writable_root(spec: &SandboxSpec) -> bool {
@@ -70,7 +73,7 @@ impl State {
 
     /// What a sandbox starts from that begins from this image of a snapshot.
     pub(crate) async fn committed(&self, name: &str, connected: &Connected) -> Result<Resolved> {
-        let Some(image) = connected.engine.image(name).await? else {
+        let Some(mut image) = connected.engine.image(name).await? else {
             return Err(Error::Unavailable(
                 Diagnosis::new("snapshot-image-missing", format!("the engine has no image {name} any more"))
                     .cause("the session begins from a snapshot whose root was kept there")
@@ -78,6 +81,7 @@ impl State {
             ));
         };
         let facts = connected.images.look(&image).await?;
+        image.env.retain(|variable| !OF_PODMAN.contains(&variable.as_str()));
         Ok(Resolved { image, facts, prebuilt: false })
     }
 }
