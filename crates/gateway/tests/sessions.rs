@@ -331,6 +331,8 @@ async fn a_session_goes_back_to_a_snapshot_and_another_begins_from_it() {
     };
     let line = |text: &str| json!({ "command": text });
     post("snapshots", json!({})).await.fails(404, "session-missing");
+    let there = json!({ "backend": "namespaces" });
+    world.with_json(world.admin(), Method::PUT, path, there).await.is(201);
     post("exec", line("echo one >/tmp/x")).await.is(200);
     for wrong in ["", "a/b", "-x", "snap-0123456789abcdef"] {
         post("snapshots", json!({ "name": wrong })).await.fails(400, "snapshot-name-invalid");
