@@ -247,7 +247,7 @@ for d in /dev/shm /var/tmp /tmp; do
 done
 [ -n "$r" ] || echo "missing place for pipes"
 k=
-for d in /var/tmp /tmp /dev/shm; do { mkdir -p -m 700 $d/.moltis-kept && [ -w $d/.moltis-kept ]; } 2>/dev/null && { k=$d/.moltis-kept; break; }; done
+for d in /var/tmp /dev/shm /tmp; do [ $d -ef /tmp ] && [ $d != /tmp ] && continue; { mkdir -p -m 700 $d/.moltis-kept && [ -w $d/.moltis-kept ]; } 2>/dev/null && { k=$d/.moltis-kept; break; }; done
 echo "kept $k"
 echo "room $r"
 echo "launch $s"

@@ -6,7 +6,7 @@
 use crate::scripts::HUNT;
 
 /// Where the folders may lie, in the order of preference.
-const FOLDERS: [&str; 3] = ["/var/tmp/.moltis-kept", "/tmp/.moltis-kept", "/dev/shm/.moltis-kept"];
+const FOLDERS: [&str; 3] = ["/var/tmp/.moltis-kept", "/dev/shm/.moltis-kept", "/tmp/.moltis-kept"];
 
 /// The folder of a machine that names this one; it is part of scripts, and therefore nothing that a machine made up.
 pub fn folder(told: &str) -> Option<&'static str> {

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use super::{Busy, One, State, answer, now, refusal};
+use crate::remote::Fault;
 use crate::remote::http::Reply;
-use crate::remote::{Asks, Fault};
 
 /// Where commands of root's find what installs packages, and where those are.
 pub(super) const TOOLS: &str = "/tmp/.stand-in";
