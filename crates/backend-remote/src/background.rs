@@ -364,7 +364,7 @@ impl Watch {
             }
             _ => return Err(unlike()),
         };
-        let (at, text) = rest.split_once(' ').ok_or_else(unlike)?;
+        let (at, text) = rest.split_once(' ').unwrap_or((rest, ""));
         let at: u64 = at.parse().map_err(|_| unlike())?;
         let bytes = STANDARD.decode(text).map_err(|_| unlike())?;
         let missed = at.checked_sub(self.at[which]).ok_or_else(unlike)?;
@@ -373,6 +373,9 @@ impl Watch {
             let _ = events.send(Ok(ExecEvent::Missed { stdout, stderr })).await;
         }
         self.at[which] = at.saturating_add(bytes.len() as u64);
+        if bytes.is_empty() {
+            return Ok(None);
+        }
         let bytes = Bytes::from(bytes);
         let event = if which == 0 { ExecEvent::Stdout(bytes) } else { ExecEvent::Stderr(bytes) };
         let _ = events.send(Ok(event)).await;

@@ -196,7 +196,15 @@ give() {
     done
     [ $low -ge 0 ] || return 0
     # What was before is not kept any more.
-    [ $g -ge 0 ] || at=$low g=$low
+    if [ $g -lt 0 ]; then
+      at=$low g=$low
+      # Said at once: of one that prints fast the rest may be gone, too, before it is read.
+      echo "$1 $at"
+      if [ "$at" -ge "$z" ]; then
+        ends "$1"
+        [ ! -e ending ] || return 0
+      fi
+    fi
     s=$(stat -c %s "$1.$g" 2>/dev/null) || continue
     n=$((g+s-at))
     [ $n -le $((z-at)) ] || n=$((z-at))
