@@ -19,7 +19,7 @@ use crate::serve::{self, CANNOT_SERVE, OOM_SCORE_ADJ, ServeConfig};
 use crate::{confine, filter, startup};
 use mounted::Mounted;
 use rustix::io::Errno;
-use socket::Socket;
+pub use socket::Socket;
 
 /// Time within which somebody must hold a sandbox whose lifetime is `held`.
 const HELD_WITHIN: Duration = Duration::from_secs(60);
@@ -178,7 +178,7 @@ fn begin(config: ContainerConfig) -> Result<Agent, String> {
 }
 
 /// The seccomp filter comes last, since it forbids some of the rest.
-fn confine() -> Result<(), moltis_agent_protocol::launch::Fault> {
+pub fn confine() -> Result<(), moltis_agent_protocol::launch::Fault> {
     use moltis_agent_protocol::launch::Stage;
 
     use crate::launch::{At, fault};

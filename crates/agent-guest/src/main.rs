@@ -7,6 +7,7 @@
 //!                    [--egress]
 //! moltis-guest container --socket PATH --owner UID …
 //! moltis-guest relay --socket PATH
+//! moltis-guest login --socket PATH [--cwd DIR] [--lifetime held] [--egress] …
 //! moltis-guest uplink UID GID PROGRAM ARGUMENT…
 //! /init, as the first process of a virtual machine's kernel
 //! ```
@@ -25,6 +26,7 @@ mod forward;
 mod guarded;
 mod input;
 mod launch;
+mod login;
 mod machine;
 mod peer;
 mod pending;
@@ -69,7 +71,11 @@ fn main() {
             Err(problem) => misused(&problem),
         },
         b"relay" => relay::run(&rest),
-        _ => misused("the first argument is none of `launch`, `serve`, `container`, `relay`, `uplink`"),
+        b"login" => match login::LoginConfig::from_args(&rest) {
+            Ok(config) => login::run(config),
+            Err(problem) => misused(&problem),
+        },
+        _ => misused("the first argument is none of `launch`, `serve`, `container`, `relay`, `login`, `uplink`"),
     };
     std::process::exit(code);
 }

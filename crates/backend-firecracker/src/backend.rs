@@ -24,6 +24,8 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use crate::detect::{self, Found};
 use crate::error::{Error, Result, long};
 use crate::record::{self, Record};
+use crate::ssh::{self, Reach, SshTransport};
+use crate::tap::Tap;
 use crate::vsock::VsockTransport;
 use crate::{Config, guarantees, place, rootfs};
 use closer::MachineCloser;
@@ -47,7 +49,9 @@ pub(crate) struct State {
 /// A machine whose agent is to be spoken to.
 struct Served {
     process: Process,
-    transport: Arc<VsockTransport>,
+    transport: Arc<dyn Transport>,
+    /// Where its agent is, if SSH leads there.
+    ssh: Option<Reach>,
     /// What ends it when it is dropped.
     held: Option<Held>,
 }
@@ -59,16 +63,16 @@ impl FirecrackerBackend {
     }
 
     /// The machine of this id whose process lives, without taking its folder.
-    async fn running(&self, id: SandboxId) -> Result<Option<(Record, Process, Result<VsockTransport>)>> {
-        let data_dir = self.state.config.data_dir.clone();
+    async fn running(&self, id: SandboxId) -> Result<Option<(Record, Process, Result<Arc<dyn Transport>>)>> {
+        let config = self.state.config.clone();
         long(move || {
-            let Some(run) = record::find(&data_dir) else { return Ok(None) };
+            let Some(run) = record::find(&config.data_dir) else { return Ok(None) };
             let Some((record, _, whereabouts)) = run.look(&id) else { return Ok(None) };
             match whereabouts {
                 // Whoever makes it is not done, or died.
                 Whereabouts::Here(_) if !record.served => Ok(None),
                 Whereabouts::Here(process) => {
-                    let transport = transport_to(&record.work, &process);
+                    let transport = transport_to(&config, &record, &process);
                     Ok(Some((record, process, transport)))
                 }
                 Whereabouts::Over => Ok(None),
@@ -84,14 +88,33 @@ fn open_work(work: &Path) -> Result<OwnedFd> {
     openat(CWD, work, flags, Mode::empty()).map_err(Error::folder(work))
 }
 
-fn transport_to(work: &Path, process: &Process) -> Result<VsockTransport> {
+/// The way to the agent of a machine. Blocks.
+fn transport_to(config: &Config, record: &Record, process: &Process) -> Result<Arc<dyn Transport>> {
+    match &record.ssh {
+        None => Ok(Arc::new(vsock_to(&record.work, process)?)),
+        Some(reach) => ssh_to(config, record, reach),
+    }
+}
+
+fn vsock_to(work: &Path, process: &Process) -> Result<VsockTransport> {
     VsockTransport::open(open_work(work)?, process)
+}
+
+fn ssh_to(config: &Config, record: &Record, reach: &Reach) -> Result<Arc<dyn Transport>> {
+    let lost = |why: &str| Error::Ssh { why: why.to_owned(), said: String::new() };
+    let key = config.ssh_key.as_ref().ok_or_else(|| {
+        lost("the machine was made with `firecracker_ssh_key`, which is not set any more")
+    })?;
+    let (name, piece) = record.tap.clone().ok_or_else(|| lost("the machine has no network device"))?;
+    let address = (Tap { name, piece }.guest(), ssh::PORT).into();
+    Ok(Arc::new(SshTransport::new(address, ssh::read_key(key)?, reach)))
 }
 
 /// Asks a machine's agent whether it is there, and tells it how long it may be idle if a spec says so.
 async fn ask(
     process: Process,
-    transport: Result<VsockTransport>,
+    transport: Result<Arc<dyn Transport>>,
+    ssh: Option<Reach>,
     spec: Option<&SandboxSpec>,
 ) -> (Presence, Option<Served>) {
     let idle = match spec.map(|spec| spec.lifetime) {
@@ -101,8 +124,12 @@ async fn ask(
     let ends = |patience| process.ends_within(patience);
     match transport {
         Ok(transport) => {
-            let presence = presence(&transport, process.pid(), idle, ends).await;
-            (presence, Some(Served { process, transport: Arc::new(transport), held: None }))
+            // Nobody but its host ends a machine that SSH leads to, when its agent is over.
+            if ssh.is_some() && matches!(transport.connect().await, Err(moltis_agent::Error::Gone)) {
+                return (Presence::Over, None);
+            }
+            let presence = presence(&*transport, process.pid(), idle, ends).await;
+            (presence, Some(Served { process, transport, ssh, held: None }))
         }
         Err(error) => {
             let error = moltis_agent::Error::Unreachable(std::io::Error::other(error.to_string()));
@@ -113,13 +140,13 @@ async fn ask(
 
 impl State {
     fn hand_out(self: &Arc<Self>, id: SandboxId, is_new: bool, served: Served) -> Arc<dyn Sandbox> {
-        let Served { process, transport, held } = served;
+        let Served { process, transport, ssh, held } = served;
         if is_new {
             closer::reap(Arc::clone(self), id.clone(), &process);
         }
         let closer = MachineCloser::new(Arc::clone(self), id.clone(), process, held);
-        let transport: Arc<dyn Transport> = transport;
-        Arc::new(AgentSandbox::new(id, is_new, place::common(), transport, Box::new(closer)))
+        let place = ssh.map_or_else(place::common, |reach| place::at(&reach.home));
+        Arc::new(AgentSandbox::new(id, is_new, place, transport, Box::new(closer)))
     }
 
     /// What detection finds, remembered for a minute.
@@ -145,10 +172,15 @@ impl State {
             Some(_) => "each machine is jailed, with a user of its own",
             None => "machines run as this user, with Firecracker's own system call filter",
         };
-        vec![
+        [
             format!("{} processors and {} MiB a machine", self.config.vcpus, self.config.memory_mb),
             jail.to_owned(),
         ]
+        .into_iter()
+        .chain(self.config.ssh_key.as_ref().map(|_| {
+            format!("kernel and root file system are booted as they are, and SSH leads in as `{}`", ssh::USER)
+        }))
+        .collect()
     }
 }
 
@@ -192,7 +224,7 @@ impl Backend for FirecrackerBackend {
         if record.fingerprint != spec.fingerprint() {
             return Ok(None);
         }
-        match ask(process, transport, Some(spec)).await {
+        match ask(process, transport, record.ssh, Some(spec)).await {
             (Presence::Answers, served) => {
                 Ok(served.map(|served| self.state.hand_out(spec.id(), false, served)))
             }
@@ -203,8 +235,8 @@ impl Backend for FirecrackerBackend {
     }
 
     async fn find(&self, id: &SandboxId) -> moltis_sandbox::Result<Option<Arc<dyn Sandbox>>> {
-        let Some((_, process, transport)) = self.running(id.clone()).await? else { return Ok(None) };
-        match ask(process, transport, None).await {
+        let Some((record, process, transport)) = self.running(id.clone()).await? else { return Ok(None) };
+        match ask(process, transport, record.ssh, None).await {
             (Presence::Answers, Some(served)) => Ok(Some(self.state.hand_out(id.clone(), false, served))),
             (Presence::Silent(error) | Presence::Foreign(error), _) => Err(error),
             (Presence::Answers | Presence::Over, _) => Ok(None),
@@ -213,6 +245,7 @@ impl Backend for FirecrackerBackend {
 
     async fn list(&self) -> moltis_sandbox::Result<Vec<SandboxRecord>> {
         self.state.sweep(None).await;
+        self.state.sweep_forsaken().await;
         let data_dir = self.state.config.data_dir.clone();
         let listed = long(move || {
             let Some(run) = record::find(&data_dir) else { return Ok(Vec::new()) };

@@ -35,13 +35,24 @@ const UNTAKEN: u64 = 60_000;
 const ALWAYS: &str = "console=ttyS0 quiet loglevel=3 reboot=k panic=-1 pci=off nomodule_sig_enforce i8042.noaux \
                       i8042.nomux i8042.dumbkbd random.trust_cpu=on rdinit=/init";
 
+/// The same for a kernel and root file system of somebody's own. Firecracker adds which disk is the root.
+const THEIRS: &str = "console=ttyS0 quiet loglevel=3 reboot=k panic=-1 pci=off i8042.noaux i8042.nomux i8042.dumbkbd \
+                      random.trust_cpu=on";
+
+/// What a machine has of ours.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ours {
+    initrd: PathBuf,
+    blank: PathBuf,
+}
+
 /// What a machine is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blueprint {
     kernel: PathBuf,
-    initrd: PathBuf,
     rootfs: PathBuf,
-    blank: PathBuf,
+    /// What brings our agent; absent where SSH does.
+    ours: Option<Ours>,
     config: MachineConfig,
     boot: Boot,
     open: bool,
@@ -61,11 +72,17 @@ impl Blueprint {
             let rootfs = store.import("rootfs", &owned.rootfs)?.path;
             let mut modules = OsString::from(&owned.kernel);
             modules.push(".modules");
-            let initrd = initrd::keep(&store, Path::new(&modules))?;
+            let initrd = match owned.ssh_key {
+                Some(_) => None,
+                None => Some(initrd::keep(&store, Path::new(&modules))?),
+            };
             Ok((kernel, rootfs, initrd, store))
         });
         let (kernel, rootfs, initrd, store) = made.await?;
-        let blank = store.blank().await?;
+        let ours = match initrd {
+            Some(initrd) => Some(Ours { initrd, blank: store.blank().await? }),
+            None => None,
+        };
         let open = spec.network.value == Network::Open;
         let boot = Boot {
             overlay: true,
@@ -81,18 +98,16 @@ impl Blueprint {
             smt: false,
             track_dirty_pages: false,
         };
-        Ok((Self { kernel, initrd, rootfs, blank, config, boot, open }, store))
+        Ok((Self { kernel, rootfs, ours, config, boot, open }, store))
     }
 
     /// What tells its snapshots from those of others: kernel, what it starts, root file system, processors, memory, what
     /// it is told, and the version of Firecracker. Absent where each machine must be booted: one that is `open` has
-    /// an address of its own.
+    /// an address of its own, and so has one that SSH leads to.
     pub fn fingerprint(&self, version: &str, jailed: bool) -> Option<String> {
-        if self.open {
-            return None;
-        }
+        let ours = self.ours.as_ref().filter(|_| !self.open)?;
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let files = [&self.kernel, &self.initrd, &self.rootfs, &self.blank].map(|path| name(path));
+        let files = [&self.kernel, &ours.initrd, &self.rootfs, &ours.blank].map(|path| name(path));
         let mut hash = Sha256::new();
         hash.update(format!(
             "{files:?} {:?} {} {ALWAYS} {version} {jailed}",
@@ -113,8 +128,17 @@ impl Blueprint {
     /// [`Error::Folder`].
     pub fn furnish(&self, work: &Path, user: Option<u32>) -> Result<()> {
         disk::link(&self.kernel, work, KERNEL)?;
-        disk::link(&self.initrd, work, INITRD)?;
-        self.furnish_disks(work, &self.blank, user)
+        match &self.ours {
+            Some(ours) => {
+                disk::link(&ours.initrd, work, INITRD)?;
+                self.furnish_disks(work, &ours.blank, user)
+            }
+            // A root file system of somebody's own is written to, each machine's copy by itself.
+            None => {
+                disk::own(&self.rootfs, work, ROOTFS)?;
+                give(work, ROOTFS, user)
+            }
+        }
     }
 
     /// The same for a machine that is begun from a snapshot, whose disk is `from`. Blocks.
@@ -124,13 +148,7 @@ impl Blueprint {
     pub fn furnish_disks(&self, work: &Path, from: &Path, user: Option<u32>) -> Result<()> {
         disk::link(&self.rootfs, work, ROOTFS)?;
         disk::own(from, work, DISK)?;
-        match user {
-            Some(user) => {
-                let path = work.join(DISK);
-                chown(&path, Some(user), Some(user)).map_err(Error::folder(path))
-            }
-            None => Ok(()),
-        }
+        give(work, DISK, user)
     }
 
     /// Tells a process what machine to be, and starts it.
@@ -138,6 +156,7 @@ impl Blueprint {
     /// # Errors
     /// Those of the API.
     pub async fn boot(&self, api: &Api, tap: Option<&Tap>) -> Result<()> {
+        let Some(_) = &self.ours else { return self.boot_as_it_is(api, tap).await };
         let mut boot = self.boot.clone();
         if let Some(tap) = tap {
             boot.address = Some((tap.guest(), tap.host(), tap::PREFIX));
@@ -162,19 +181,69 @@ impl Blueprint {
             .await?;
         }
         if let Some(tap) = tap {
-            api.network(&NetworkInterface {
-                iface_id: "eth0".to_owned(),
-                guest_mac: Some(tap.mac()),
-                host_dev_name: tap.name.clone(),
-                rx_rate_limiter: None,
-                tx_rate_limiter: None,
-            })
-            .await?;
+            api.network(&interface(tap)).await?;
         }
         api.vsock(&Vsock { guest_cid: GUEST_CID, uds_path: vsock::SOCKET.to_owned() }).await?;
         api.entropy(&Entropy::default()).await?;
         api.start().await
     }
+
+    /// Boots a root file system and a kernel of somebody's own, which are told their address and nothing else of ours.
+    async fn boot_as_it_is(&self, api: &Api, tap: Option<&Tap>) -> Result<()> {
+        let Some(tap) = tap else { return Err(Error::Died { said: String::new() }) };
+        let servers = match self.open {
+            true => crate::error::long(|| Ok(tap::servers())).await?,
+            false => Vec::new(),
+        };
+        api.machine_config(&self.config).await?;
+        api.boot_source(&BootSource {
+            kernel_image_path: KERNEL.to_owned(),
+            initrd_path: None,
+            boot_args: format!("{THEIRS} {}", address(tap, &servers)),
+        })
+        .await?;
+        api.drive(&Drive {
+            drive_id: "rootfs".to_owned(),
+            path_on_host: ROOTFS.to_owned(),
+            is_root_device: true,
+            is_read_only: false,
+            cache_type: "Unsafe",
+            rate_limiter: None,
+        })
+        .await?;
+        api.network(&interface(tap)).await?;
+        api.entropy(&Entropy::default()).await?;
+        api.start().await
+    }
+}
+
+/// A machine's network device.
+fn interface(tap: &Tap) -> NetworkInterface {
+    NetworkInterface {
+        iface_id: "eth0".to_owned(),
+        guest_mac: Some(tap.mac()),
+        host_dev_name: tap.name.clone(),
+        rx_rate_limiter: None,
+        tx_rate_limiter: None,
+    }
+}
+
+/// An address as kernels with `CONFIG_IP_PNP` take it; the name servers come out in `/proc/net/pnp`.
+fn address(tap: &Tap, servers: &[std::net::Ipv4Addr]) -> String {
+    let mask = std::net::Ipv4Addr::from(u32::MAX << (32 - u32::from(tap::PREFIX)));
+    let mut text = format!("ip={}::{}:{mask}:sandbox:eth0:off", tap.guest(), tap.host());
+    for server in servers.iter().take(2) {
+        text.push(':');
+        text.push_str(&server.to_string());
+    }
+    text
+}
+
+/// Gives a file in a machine's working directory to its user. Blocks.
+fn give(work: &Path, name: &str, user: Option<u32>) -> Result<()> {
+    let Some(user) = user else { return Ok(()) };
+    let path = work.join(name);
+    chown(&path, Some(user), Some(user)).map_err(Error::folder(path))
 }
 
 /// Memory in MiB. What somebody asked for is what there is: the kernel's own counts.

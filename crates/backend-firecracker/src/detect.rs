@@ -11,7 +11,7 @@ use moltis_sandbox::{Diagnosis, Promise};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result, long};
-use crate::{Config, program, tap};
+use crate::{Config, program, ssh, tap};
 
 /// How long `firecracker --version` may take.
 const SAYS_WITHIN: Duration = Duration::from_secs(20);
@@ -40,13 +40,18 @@ pub struct Found {
 pub async fn detect(config: &Config) -> Result<Found> {
     let version = version(&config.firecracker).await?;
     let (kernel, rootfs) = (config.kernel.clone(), config.rootfs.clone());
-    let firecracker = config.firecracker.clone();
+    let (firecracker, ssh_key) = (config.firecracker.clone(), config.ssh_key.clone());
     let jailer = long(move || {
         kvm()?;
         check_kernel(&kernel)?;
         check_rootfs(&rootfs)?;
-        if program::find("mke2fs").is_none() {
-            return Err(no_mke2fs());
+        match ssh_key {
+            Some(key) => {
+                ssh::read_key(&key)?;
+                tap::devices().map_err(no_device)?;
+            }
+            None if program::find("mke2fs").is_none() => return Err(no_mke2fs()),
+            None => {}
         }
         jailer(&firecracker, rustix::process::geteuid().is_root())
     });
@@ -60,6 +65,15 @@ pub async fn detect(config: &Config) -> Result<Found> {
 
 fn missing(diagnosis: Diagnosis) -> Error {
     Error::Missing(diagnosis)
+}
+
+/// What is said where SSH is to lead into machines and no network device can.
+fn no_device(why: String) -> Error {
+    missing(
+        Diagnosis::new("firecracker-ssh-device", "a machine cannot be reached by SSH here").cause(why).fix(
+            "see to that, or remove `firecracker_ssh_key`: our agent then comes with an initrd and needs no network",
+        ),
+    )
 }
 
 /// What is said without `mke2fs`.

@@ -53,6 +53,14 @@ pub enum Error {
         /// The end of what the console said.
         said: String,
     },
+    /// Nobody can be logged in as, or the agent does not begin there.
+    #[error("{why}")]
+    Ssh {
+        /// What was the matter.
+        why: String,
+        /// What was said there.
+        said: String,
+    },
     /// A file or folder of ours cannot be made or used.
     #[error("{} cannot be used", .0.display())]
     Folder(PathBuf, #[source] io::Error),
@@ -133,6 +141,10 @@ impl From<Error> for SandboxError {
             Error::GuestSilent { said: words, .. } => {
                 Self::Unavailable(said(say("firecracker-guest-silent"), &words).fix(CONSOLE))
             }
+            Error::Ssh { said: words, .. } => Self::Unavailable(said(say("firecracker-ssh"), &words).fix(
+                "see what the root file system's SSH server, its user `sandbox` and the kernel (`ip=`, virtio-net, 5.13 or \
+                 later) need: docs/backends/firecracker.md",
+            )),
             Error::Folder(_, cause) => Self::Unavailable(say("data-dir").cause(cause).fix(
                 "make sure that the data directory is writable, has room, and is on a file system with sockets and \
                  devices",

@@ -1,4 +1,7 @@
 //! What a machine of its own keeps, and why the rest is not.
+//!
+//! It is the same by SSH: `blocked` and `trusted` are then kept by rules for the machine's network device, since SSH needs
+//! one.
 
 use moltis_sandbox::{Guarantees, Promise};
 

@@ -7,7 +7,7 @@
 //! disk       what machines read, shared by all, and what each one writes
 //! tap        a machine's network device, for the network `open`
 //! initrd     what its kernel starts: our agent and modules, made anew from this program
-//! vsock      the way to the agent in it
+//! vsock      the way to the agent in it; ssh: the same for a root file system and kernel of somebody's own
 //! rootfs     a kernel and a root file system made of Debian's packages
 //! blueprint  what a machine is made of; snapshot: one that was booted once, to begin others from
 //! claims     numbers that one machine has at a time; record: what is written down of each
@@ -33,6 +33,7 @@ mod program;
 mod record;
 mod rootfs;
 mod snapshot;
+pub mod ssh;
 pub mod tap;
 pub mod vsock;
 
@@ -58,6 +59,9 @@ pub struct Config {
     pub kernel: PathBuf,
     /// The root file system, ext4. It is only read.
     pub rootfs: PathBuf,
+    /// The private key with which `sandbox` is let in by SSH: the root file system and the kernel are then booted as they
+    /// are. Absent: an initrd brings our agent.
+    pub ssh_key: Option<PathBuf>,
     /// Processors of a machine.
     pub vcpus: u32,
     /// Memory of a machine in MiB, where no limit asks for another.
@@ -123,6 +127,7 @@ impl Config {
             firecracker: "/usr/local/bin/firecracker".into(),
             kernel: "/opt/moltis/vmlinux".into(),
             rootfs: "/opt/moltis/rootfs.ext4".into(),
+            ssh_key: None,
             vcpus: 2,
             memory_mb: 512,
             serves_within: Duration::from_secs(60),

@@ -10,6 +10,18 @@ use moltis_sandbox::GuestPath;
 /// Directories of programs; the home's are never before the system's.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
+/// The same in a machine of somebody's own, whose user's home this is.
+pub fn at(home: &str) -> Place {
+    let mut place = common();
+    for (name, value) in &mut place.env {
+        if name == "HOME" {
+            *value = home.into();
+        }
+    }
+    place.cwd = GuestPath::new(home);
+    place
+}
+
 /// The place that every machine is.
 pub fn common() -> Place {
     let mut env: Vec<(OsString, OsString)> = [("HOME", HOME), ("PATH", PATH), ("LANG", "C.UTF-8")]

@@ -11,6 +11,7 @@ use moltis_host::record::{self, Layout, ProcessId};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
+use crate::ssh::Reach;
 
 /// The folder of all machines, in the data directory.
 pub const RUN: &str = "run/firecracker";
@@ -65,6 +66,9 @@ pub struct Record {
     pub user: Option<u32>,
     /// Its piece of network and the device that leads there.
     pub tap: Option<(String, u32)>,
+    /// Where its agent is, if SSH leads there.
+    #[serde(default)]
+    pub ssh: Option<Reach>,
     /// Whether it was begun from a snapshot.
     pub restored: bool,
     /// Whether it was handed out. One that was not, and that nobody holds the lock of, is left over, though it lives.
@@ -83,6 +87,7 @@ impl Record {
             work,
             user: None,
             tap: None,
+            ssh: None,
             restored: false,
             served: false,
         }

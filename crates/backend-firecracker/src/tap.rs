@@ -1,4 +1,4 @@
-//! A machine's network device, for the network `open` alone: a TAP device with a piece of network of its own, and one
+//! A machine's network device, for the network `open` and for SSH alone: a TAP device with a piece of network of its own, and one
 //! table of rules, which go when the machine does.
 //!
 //! The host's own rules and `ip_forward` are never changed. What the machine sends to the host itself, to other machines
@@ -72,13 +72,13 @@ impl Tap {
     ///
     /// # Errors
     /// [`Error::Tap`], [`Error::Program`]; nothing is left then.
-    pub async fn make(&self, user: u32) -> Result<()> {
+    pub async fn make(&self, user: u32, passes: Passes) -> Result<()> {
         let made = {
             let this = self.clone();
             crate::error::long(move || device::make(&this.name, user, this.host())).await
         };
         let made = match made {
-            Ok(()) => self.rules().await,
+            Ok(()) => self.rules(passes).await,
             Err(error) => Err(error),
         };
         if made.is_err() {
@@ -87,16 +87,38 @@ impl Tap {
         made
     }
 
-    async fn rules(&self) -> Result<()> {
+    async fn rules(&self, passes: Passes) -> Result<()> {
         let nft = find_nft().await?.ok_or_else(|| failed("it is not installed".to_owned()))?;
-        load(&nft, &self.text()).await
+        load(&nft, &self.text(passes)).await
     }
 
-    fn text(&self) -> String {
+    fn text(&self, passes: Passes) -> String {
         let (name, guest) = (&self.name, self.guest());
+        let ssh = match passes.ssh {
+            // Answers to the host's own logins, and nothing that the machine begins.
+            true => format!(
+                "chain answers {{ type filter hook input priority -10; policy accept;\n\
+                 iifname \"{name}\" ip saddr {guest} tcp sport 22 ct direction reply ct state established accept\n\
+                 iifname \"{name}\" drop; }}\n\
+                 chain output {{ type filter hook output priority 0; policy accept;\n\
+                 oifname \"{name}\" ip daddr {guest} tcp dport 22 accept\n\
+                 oifname \"{name}\" ip daddr {guest} icmp type destination-unreachable accept\n\
+                 oifname \"{name}\" drop; }}\n"
+            ),
+            false => format!(
+                "chain input {{ type filter hook input priority 0; policy accept; iifname \"{name}\" drop; }}\n"
+            ),
+        };
+        if !passes.open {
+            return format!(
+                "table inet {name} {{\n{ssh}\
+                 chain forward {{ type filter hook forward priority 0; policy accept;\n\
+                 iifname \"{name}\" drop\noifname \"{name}\" drop\n}}\n}}\n"
+            );
+        }
         format!(
             "table inet {name} {{\n\
-             chain input {{ type filter hook input priority 0; policy accept; iifname \"{name}\" drop; }}\n\
+             {ssh}\
              chain forward {{ type filter hook forward priority 0; policy accept;\n\
              iifname \"{name}\" meta nfproto ipv6 drop\n\
              iifname \"{name}\" ip saddr != {guest} drop\n\
@@ -139,11 +161,41 @@ async fn load(nft: &Path, text: &str) -> Result<()> {
     if said.good { Ok(()) } else { Err(failed(said.words())) }
 }
 
-/// Whether devices can be made here; if not, why. Blocks.
+/// What may pass through a machine's device, besides what is always dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passes {
+    /// Whatever the machine begins, with the host's address.
+    pub open: bool,
+    /// The host's logins by SSH.
+    pub ssh: bool,
+}
+
+/// Whether machines can be let out here; if not, why. Blocks.
 ///
 /// # Errors
 /// The reason, for a person.
 pub fn possible() -> std::result::Result<(), String> {
+    devices()?;
+    let forwards = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward");
+    if !forwards.is_ok_and(|text| text.trim() == "1") {
+        return Err("this machine forwards no packets, which Moltis does not change: `sudo sysctl \
+                    net.ipv4.ip_forward=1`"
+            .to_owned());
+    }
+    if servers().is_empty() {
+        return Err(
+            "/etc/resolv.conf names no server that a machine could reach: name one that is not on loopback"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Whether devices and rules can be made here; if not, why. Blocks.
+///
+/// # Errors
+/// The reason, for a person.
+pub fn devices() -> std::result::Result<(), String> {
     let admin = rustix::thread::capabilities(None)
         .is_ok_and(|have| have.effective.contains(CapabilitySet::NET_ADMIN));
     if !admin {
@@ -158,18 +210,6 @@ pub fn possible() -> std::result::Result<(), String> {
     })?;
     if program::find("nft").is_none() {
         return Err("there is no `nft`: `sudo apt-get install nftables`".to_owned());
-    }
-    let forwards = std::fs::read_to_string("/proc/sys/net/ipv4/ip_forward");
-    if !forwards.is_ok_and(|text| text.trim() == "1") {
-        return Err("this machine forwards no packets, which Moltis does not change: `sudo sysctl \
-                    net.ipv4.ip_forward=1`"
-            .to_owned());
-    }
-    if servers().is_empty() {
-        return Err(
-            "/etc/resolv.conf names no server that a machine could reach: name one that is not on loopback"
-                .to_owned(),
-        );
     }
     Ok(())
 }
@@ -241,14 +281,14 @@ mod tests {
             return moltis_testkit::need::skip("a_device_is_made_with_its_rules_and_both_go", &why);
         }
         let tap = tap("made", 16_000);
-        tap.make(12_345).await.unwrap();
+        tap.make(12_345, Passes { open: true, ssh: false }).await.unwrap();
         assert!(exists(&tap.name));
         assert!(in_use(piece(tap.piece)));
         let owner = std::fs::read_to_string(format!("/sys/class/net/{}/owner", tap.name)).unwrap();
         assert_eq!(owner.trim(), "12345");
         let listed = listed(&tap).await;
         assert!(listed.contains("masquerade") && listed.contains("10.213.250.2"), "{listed}");
-        let again = tap.make(12_345).await;
+        let again = tap.make(12_345, Passes { open: true, ssh: false }).await;
         assert!(matches!(again, Err(Error::Tap { .. })), "{again:?}");
         tap.remove().await.unwrap();
         assert!(!exists(&tap.name));

@@ -9,4 +9,6 @@ mod crash;
 mod jail;
 mod machine;
 mod payload;
+mod ssh;
+mod ssh_server;
 mod support;

@@ -270,7 +270,7 @@ section! {
         firecracker_kernel: required AbsolutePath = PathBuf::from("/opt/moltis/vmlinux"), "";
         /// Root file system (ext4) of Firecracker's machines, which only read it
         firecracker_rootfs: required AbsolutePath = PathBuf::from("/opt/moltis/rootfs.ext4"), "";
-        /// Private key for SSH into the root file system; our agent serves every one
+        /// Private key with which `sandbox` is let into the root file system by SSH; set, kernel and root file system are booted as they are, unset, an initrd brings the agent
         firecracker_ssh_key: required AbsolutePath = PathBuf::from("/opt/moltis/ssh_key"), "";
         /// Processors of a Firecracker machine
         firecracker_vcpus: required Integer<1, 32> = 2, "";

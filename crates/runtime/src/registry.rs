@@ -136,6 +136,9 @@ fn firecracker(config: &Config) -> FirecrackerBackend {
     machines.firecracker.clone_from(&sandbox.firecracker_bin.value);
     machines.kernel.clone_from(&sandbox.firecracker_kernel.value);
     machines.rootfs.clone_from(&sandbox.firecracker_rootfs.value);
+    // The built-in path is where the key would be: SSH is what somebody asks for by naming one.
+    let key = &sandbox.firecracker_ssh_key;
+    machines.ssh_key = key.origin.is_demand().then(|| key.value.clone());
     // Both are bounded where they are read.
     machines.vcpus = u32::try_from(sandbox.firecracker_vcpus.value).unwrap_or(2);
     machines.memory_mb = u32::try_from(sandbox.firecracker_memory_mb.value).unwrap_or(512);

@@ -12,7 +12,7 @@ use moltis_agent::sandbox;
 use moltis_host::record::Whereabouts;
 use moltis_sandbox::{Lifetime, Network, Sandbox, SandboxId, SandboxSpec};
 
-use super::{Served, State, ask, transport_to};
+use super::{Served, State, ask, ssh_to, transport_to, vsock_to};
 use crate::blueprint::Blueprint;
 use crate::claims::Claims;
 use crate::detect::Found;
@@ -21,7 +21,8 @@ use crate::error::{Error, Result, long};
 use crate::machine::{Jail, Machine, Program, Spawned, end};
 use crate::record::{self, Folder, JAIL, Record, WORK};
 use crate::snapshot::Snapshot;
-use crate::tap::{self, PIECES, Tap};
+use crate::ssh;
+use crate::tap::{self, PIECES, Passes, Tap};
 use crate::{Config, Step};
 
 /// The first of the users that machines have where Moltis is root: far above those of people and of containers.
@@ -101,9 +102,9 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
         Some((record, Whereabouts::Here(process))) => {
             folder.keep(true);
             if record.served && record.fingerprint == spec.fingerprint() {
-                let transport = transport_to(&record.work, &process);
                 let handle = process.try_clone().map_err(Error::folder(&record.work))?;
-                match ask(handle, transport, Some(spec)).await {
+                let transport = transport_to(&state.config, &record, &process);
+                match ask(handle, transport, record.ssh.clone(), Some(spec)).await {
                     (Presence::Answers, Some(served)) => return Ok(opened(served, false)),
                     // It may be in use.
                     (Presence::Silent(error), _) => return Err(error.into()),
@@ -239,7 +240,8 @@ impl Making<'_> {
         config.tell(Step::Recorded);
         let tap = record.tap.clone().map(|(name, piece)| Tap { name, piece });
         if let Some(tap) = &tap {
-            tap.make(record.user.unwrap_or_else(|| rustix::process::geteuid().as_raw())).await?;
+            let user = record.user.unwrap_or_else(|| rustix::process::geteuid().as_raw());
+            tap.make(user, self.passes()).await?;
         }
         config.tell(Step::Connected);
         self.furnish(folder, &record, purpose).await?;
@@ -268,6 +270,7 @@ impl Making<'_> {
             }
         };
         machine.console.close();
+        record.ssh.clone_from(&served.ssh);
         record.served = true;
         *written = Some(record.clone());
         folder.rewrite(&record)?;
@@ -279,7 +282,8 @@ impl Making<'_> {
     async fn claim(&self, folder: &Folder, restored: bool) -> Result<Record> {
         let (config, id) = (self.state.config.clone(), self.spec.id());
         let base = folder.path().to_owned();
-        let (jailed, open) = (self.found.jailer.is_some(), self.spec.network.value == Network::Open);
+        let passes = self.passes();
+        let (jailed, device) = (self.found.jailer.is_some(), passes.open || passes.ssh);
         let created_secs = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let fingerprint = self.spec.fingerprint();
         let firecracker = config.firecracker.clone();
@@ -292,7 +296,7 @@ impl Making<'_> {
                 let jail = Jail { jailer: PathBuf::new(), base: base.join(JAIL), uid: user };
                 record.work = jail.root(&firecracker, id.as_str());
             }
-            if open {
+            if device {
                 let piece = pieces(&config)?.take(&id, |number| !tap::in_use(tap::piece(number)));
                 let tap = Tap::new(&config.data_dir, &id, piece?);
                 record.tap = Some((tap.name, tap.piece));
@@ -300,6 +304,12 @@ impl Making<'_> {
             Ok(record)
         })
         .await
+    }
+
+    /// What the machine's network device lets through, if it has one.
+    fn passes(&self) -> Passes {
+        let ssh = self.state.config.ssh_key.is_some();
+        Passes { open: self.spec.network.value == Network::Open, ssh }
     }
 
     fn program(&self, folder: &Folder, record: &Record) -> Program {
@@ -343,7 +353,10 @@ impl Making<'_> {
         }
         config.tell(Step::Started);
         let process = machine.process.try_clone().map_err(Error::folder(&record.work))?;
-        let transport = Arc::new(transport_to(&record.work, &process)?);
+        if let (Some(key), Some(tap)) = (&config.ssh_key, tap) {
+            return self.move_in(key, tap, record, process).await.map(Some);
+        }
+        let transport = Arc::new(vsock_to(&record.work, &process)?);
         transport.wake(config.serves_within).await?;
         if let Purpose::Template(fingerprint) = purpose {
             if let Err(error) = Snapshot::take(machine, self.store, fingerprint, &record.work).await {
@@ -363,7 +376,42 @@ impl Making<'_> {
                 None
             }
         };
-        Ok(Some(Served { process, transport, held }))
+        Ok(Some(Served { process, transport, ssh: None, held }))
+    }
+
+    /// Brings the agent into a machine of somebody's own, and takes it.
+    async fn move_in(
+        &self,
+        key: &std::path::Path,
+        tap: &Tap,
+        record: &Record,
+        process: moltis_host::process::Process,
+    ) -> Result<Served> {
+        let config = &self.state.config;
+        let owned = key.to_owned();
+        let key = long(move || ssh::read_key(&owned)).await?;
+        let settings = ssh::Settings {
+            held: self.spec.lifetime == Lifetime::Ephemeral,
+            egress: self.spec.network.value != Network::Open,
+            pids: self.spec.limits.pids.map(|pids| pids.value),
+        };
+        let address = (tap.guest(), ssh::PORT).into();
+        let moving = ssh::move_in(address, &key, settings, config.serves_within);
+        let died = async { while !process.ends_within(Duration::from_secs(3600)).await {} };
+        let reach = tokio::select! {
+            reach = moving => reach?,
+            () = died => return Err(Error::Died { said: String::new() }),
+        };
+        let transport = ssh_to(config, record, &reach)?;
+        let patience = Patience::default();
+        let held = match self.spec.lifetime {
+            Lifetime::Ephemeral => Some(sandbox::hold(&*transport, patience).await?),
+            Lifetime::Idle(idle) => {
+                sandbox::configure(&*transport, millis(idle), patience).await?;
+                None
+            }
+        };
+        Ok(Served { process, transport, ssh: Some(reach), held })
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use moltis_host::record::Whereabouts;
 use moltis_sandbox::SandboxId;
 
-use super::{State, opening};
+use super::{State, opening, transport_to};
 use crate::error::{Error, long};
 use crate::record::{self, RunDir};
 
@@ -14,6 +14,32 @@ use crate::record::{self, RunDir};
 const EVERY: Duration = Duration::from_secs(60);
 
 impl State {
+    /// Ends machines that SSH leads to and whose agent is over: it cannot end its machine itself.
+    pub(super) async fn sweep_forsaken(&self) {
+        if self.config.ssh_key.is_none() {
+            return;
+        }
+        let config = self.config.clone();
+        let found = long(move || {
+            let Some(run) = record::find(&config.data_dir) else { return Ok(Vec::new()) };
+            let ways = run.ids().into_iter().filter_map(|id| {
+                let (record, _, whereabouts) = run.look(&id)?;
+                let Whereabouts::Here(process) = whereabouts else { return None };
+                let asked = record.served && record.ssh.is_some();
+                asked.then(|| transport_to(&config, &record, &process).ok()).flatten().map(|way| (id, way))
+            });
+            Ok(ways.collect::<Vec<_>>())
+        });
+        for (id, way) in found.await.unwrap_or_default() {
+            // The server's own word: nobody listens there any more.
+            if matches!(way.connect().await, Err(moltis_agent::Error::Gone))
+                && let Err(error) = self.remove(&id).await
+            {
+                tracing::warn!(sandbox = %id, %error, "a machine whose agent is over could not be ended");
+            }
+        }
+    }
+
     /// Sweeps at the first open of this process, and once a minute after it.
     pub(super) async fn sweep_if_due(&self, but: &SandboxId) {
         let due = {

@@ -1,0 +1,182 @@
+//! Bringing our agent into a machine by SSH: one small program, put where programs may be run, that stays when the login
+//! ends.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use moltis_agent::binary;
+use russh::ChannelMsg;
+use russh::client::Handle;
+use russh::keys::PrivateKey;
+use rustix::rand::{GetRandomFlags, getrandom};
+use serde::{Deserialize, Serialize};
+
+use super::{Host, Login};
+use crate::error::{Error, Result};
+
+/// Bytes of what the script says, at most.
+const MAX_SAID: usize = 4 << 10;
+
+/// Longest path of the agent's socket: what fits into a socket's address.
+const MAX_PATH: usize = 100;
+
+/// Puts what comes on its input where programs may be run, and starts it. It stands between single quotes, whatever the
+/// user's shell is, and therefore has none. A program that is asked for nothing ends with 2.
+const SCRIPT: &str = r#"umask 077
+f=
+for d in /tmp /var/tmp /dev/shm "$HOME"; do
+  r=$d/.moltis-@TAG@
+  mkdir "$r" 2>/dev/null || continue
+  if [ -z "$f" ]; then cat >"$r/guest"; else cp "$f" "$r/guest"; fi || exit 72
+  chmod 500 "$r/guest"
+  "$r/guest" >/dev/null 2>&1
+  if [ $? = 2 ]; then
+    "$r/guest" login --socket "$r/s" --cwd "$HOME" @ARGS@ || exit 70
+    echo "socket $r/s"
+    echo "home $HOME"
+    exit 0
+  fi
+  f=$r/guest
+done
+echo "there is no folder in which this program can be put and run" >&2
+exit 71"#;
+
+/// How the agent serves.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Whether it ends with the connection that holds it.
+    pub held: bool,
+    /// Whether it keeps a proxy port on the machine's loopback.
+    pub egress: bool,
+    /// Processes that commands may have.
+    pub pids: Option<u64>,
+}
+
+/// Where an agent was brought.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reach {
+    /// The server's key in OpenSSH's form, as it was shown first.
+    pub host_key: String,
+    /// The agent's socket inside.
+    pub socket: String,
+    /// Its user's home.
+    pub home: String,
+}
+
+/// Logs in for as long as that may take, brings the agent, and starts it.
+///
+/// # Errors
+/// [`Error::Ssh`].
+pub async fn move_in(
+    address: SocketAddr,
+    key: &Arc<PrivateKey>,
+    settings: Settings,
+    within: Duration,
+) -> Result<Reach> {
+    let login = Login { address, key: Arc::clone(key), known: None };
+    let (handle, host_key) = login.first(within).await?;
+    let mut random = [0; 12];
+    getrandom(&mut random, GetRandomFlags::empty()).map_err(Error::folder("random numbers"))?;
+    let tag: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let script = SCRIPT.replace("@TAG@", &tag).replace("@ARGS@", &settings.words());
+    let said = tokio::time::timeout(within, run(&handle, &script, binary::guest_bytes())).await;
+    let failed = |why: &str, said: &[u8]| Error::Ssh { why: why.to_owned(), said: plain(said) };
+    let said = said.map_err(|_| failed("our agent was not brought into the machine in time", b""))?;
+    let said = said.map_err(|why| failed("our agent cannot be brought into the machine", why.to_string().as_bytes()))?;
+    let what = "our agent does not begin in the machine";
+    if said.status != Some(0) {
+        return Err(failed(what, &said.stderr));
+    }
+    let text = String::from_utf8_lossy(&said.stdout);
+    let word = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let path = |text: &str| {
+        let good = text.starts_with('/') && text.len() <= MAX_PATH && text.bytes().all(|b| b.is_ascii_graphic());
+        good.then(|| text.to_owned())
+    };
+    let found = word("socket").and_then(path).zip(word("home").and_then(path));
+    let (socket, home) = found.ok_or_else(|| failed(what, &said.stdout))?;
+    Ok(Reach { host_key, socket, home })
+}
+
+impl Settings {
+    /// Arguments of the agent; letters, digits and dashes alone.
+    fn words(self) -> String {
+        let mut words = Vec::new();
+        if self.held {
+            words.push("--lifetime held".to_owned());
+        }
+        if self.egress {
+            words.push("--egress".to_owned());
+        }
+        if let Some(pids) = self.pids {
+            words.push(format!("--pids {pids}"));
+        }
+        words.join(" ")
+    }
+}
+
+/// What a program did.
+struct Said {
+    status: Option<u32>,
+    stdout: Vec<u8>,
+    stderr: Vec<u8>,
+}
+
+/// Runs a script with this input.
+async fn run(handle: &Handle<Host>, script: &str, input: &[u8]) -> Result<Said, russh::Error> {
+    let channel = handle.channel_open_session().await?;
+    channel.exec(true, format!("exec /bin/sh -c '{script}'")).await?;
+    let (mut reads, writes) = channel.split();
+    let writing = async {
+        // Whoever does not read all of it says why.
+        let _ = writes.data(input).await;
+        let _ = writes.eof().await;
+    };
+    let reading = async {
+        let mut said = Said { status: None, stdout: Vec::new(), stderr: Vec::new() };
+        let keep = |all: &mut Vec<u8>, more: &[u8]| {
+            let room = MAX_SAID.saturating_sub(all.len()).min(more.len());
+            all.extend_from_slice(&more[..room]);
+        };
+        while let Some(message) = reads.wait().await {
+            match message {
+                ChannelMsg::Data { data } => keep(&mut said.stdout, &data),
+                ChannelMsg::ExtendedData { data, .. } => keep(&mut said.stderr, &data),
+                ChannelMsg::ExitStatus { exit_status } => said.status = Some(exit_status),
+                ChannelMsg::Failure => said.stderr = b"the server runs no program".to_vec(),
+                _ => {}
+            }
+        }
+        said
+    };
+    tokio::pin!(writing);
+    tokio::pin!(reading);
+    let mut written = false;
+    loop {
+        tokio::select! {
+            said = &mut reading => return Ok(said),
+            () = &mut writing, if !written => written = true,
+        }
+    }
+}
+
+/// In one short line.
+fn plain(text: &[u8]) -> String {
+    let text = String::from_utf8_lossy(text);
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_can_stand_between_single_quotes() {
+        assert!(!SCRIPT.contains('\''));
+        let settings = Settings { held: true, egress: true, pids: Some(7) };
+        assert_eq!(settings.words(), "--lifetime held --egress --pids 7");
+        assert_eq!(plain(b"a\nb\x1b[1m "), "a b [1m");
+    }
+}
