@@ -135,8 +135,9 @@ fn begin(config: LoginConfig, tell: &io::PipeWriter) -> Result<Agent, String> {
     let socket = |errno| about(&format!("the socket {shown}"), errno);
     let (socket_file, listener) = Socket::bind(&config.socket).map_err(socket)?;
     rustix::process::chdir("/").map_err(|errno| about("/", errno))?;
-    confine()
-        .map_err(|fault| about(&String::from_utf8_lossy(&fault.what), Errno::from_raw_os_error(fault.errno)))?;
+    confine().map_err(|fault| {
+        about(&String::from_utf8_lossy(&fault.what), Errno::from_raw_os_error(fault.errno))
+    })?;
     let agent = Agent::new(ServeConfig {
         listener,
         lifeline: None,
@@ -168,9 +169,8 @@ mod tests {
 
     #[test]
     fn arguments_are_read_and_wrong_ones_refused_by_name() {
-        let parse = |args: &[&str]| {
-            LoginConfig::from_args(&args.iter().map(OsString::from).collect::<Vec<_>>())
-        };
+        let parse =
+            |args: &[&str]| LoginConfig::from_args(&args.iter().map(OsString::from).collect::<Vec<_>>());
         let config = parse(&["--socket", "/a/s", "--cwd", "/h", "--lifetime", "held", "--egress"]).unwrap();
         assert_eq!((&config.socket[..], &config.cwd[..]), (&b"/a/s"[..], &b"/h"[..]));
         assert_eq!((config.held, config.egress), (true, true));

@@ -75,7 +75,9 @@ fn main() {
             Ok(config) => login::run(config),
             Err(problem) => misused(&problem),
         },
-        _ => misused("the first argument is none of `launch`, `serve`, `container`, `relay`, `login`, `uplink`"),
+        _ => misused(
+            "the first argument is none of `launch`, `serve`, `container`, `relay`, `login`, `uplink`",
+        ),
     };
     std::process::exit(code);
 }

@@ -102,9 +102,10 @@ fn vsock_to(work: &Path, process: &Process) -> Result<VsockTransport> {
 
 fn ssh_to(config: &Config, record: &Record, reach: &Reach) -> Result<Arc<dyn Transport>> {
     let lost = |why: &str| Error::Ssh { why: why.to_owned(), said: String::new() };
-    let key = config.ssh_key.as_ref().ok_or_else(|| {
-        lost("the machine was made with `firecracker_ssh_key`, which is not set any more")
-    })?;
+    let key = config
+        .ssh_key
+        .as_ref()
+        .ok_or_else(|| lost("the machine was made with `firecracker_ssh_key`, which is not set any more"))?;
     let (name, piece) = record.tap.clone().ok_or_else(|| lost("the machine has no network device"))?;
     let address = (Tap { name, piece }.guest(), ssh::PORT).into();
     Ok(Arc::new(SshTransport::new(address, ssh::read_key(key)?, reach)))

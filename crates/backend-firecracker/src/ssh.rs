@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use moltis_agent::{Channel, Error as AgentError, Transport};
-use russh::{ChannelOpenFailure, ChannelStream};
 use russh::client::{self, Handle, Msg};
 use russh::keys::{PrivateKey, PrivateKeyWithHashAlg};
+use russh::{ChannelOpenFailure, ChannelStream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle as Runtime;
@@ -70,7 +70,10 @@ struct Host {
 impl client::Handler for Host {
     type Error = russh::Error;
 
-    async fn check_server_key(&mut self, shown: &russh::keys::PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+    async fn check_server_key(
+        &mut self,
+        shown: &russh::keys::PublicKeyOrCertificate,
+    ) -> Result<bool, russh::Error> {
         let russh::keys::PublicKeyOrCertificate::PublicKey { key, .. } = shown else { return Ok(false) };
         let mut bare = key.clone();
         bare.set_comment("");

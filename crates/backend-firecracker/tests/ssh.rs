@@ -9,7 +9,8 @@ use async_trait::async_trait;
 use moltis_agent::{AgentSandbox, Closer, Place, Transport};
 use moltis_backend_firecracker::ssh::{self, Reach, Settings, SshTransport};
 use moltis_sandbox::{
-    Command, Ending, Exec, ExecEvent, ExecRequest, GuestPath, Outcome, Sandbox, SandboxSpec, SessionKey, Status,
+    Command, Ending, Exec, ExecEvent, ExecRequest, GuestPath, Outcome, Sandbox, SandboxSpec, SessionKey,
+    Status,
 };
 
 use crate::ssh_server::{Server, new_key};
@@ -34,9 +35,7 @@ impl Moved {
         let program = self.folder().join("guest");
         let all = std::fs::read_dir("/proc").unwrap().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let runs = |pid: &i32| {
-            std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program)
-        };
+        let runs = |pid: &i32| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program);
         pids.filter(runs).collect()
     }
 
@@ -147,7 +146,8 @@ async fn a_time_out_ends_the_descent_and_keeps_what_was_said() {
     let server = Server::new(true).await;
     let moved = Moved::new(&server).await;
     let sandbox = sandbox(&server, &moved.0);
-    let mut request = shell("echo before; setsid sleep 4321 & setsid sh -c 'trap \"\" TERM; sleep 4321' & wait");
+    let mut request =
+        shell("echo before; setsid sleep 4321 & setsid sh -c 'trap \"\" TERM; sleep 4321' & wait");
     request.timeout = Some(Duration::from_secs(1));
     let (out, _, outcome) = run(&sandbox, request).await;
     assert_eq!((out, outcome.ending), (b"before\n".to_vec(), Ending::TimedOut));

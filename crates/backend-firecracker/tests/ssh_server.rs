@@ -23,7 +23,7 @@ pub struct Server {
     pub home: tempfile::TempDir,
     /// Ends what listens.
     listening: tokio::task::JoinHandle<()>,
-    connections: Arc<std::sync::Mutex<Vec<tokio::task::AbortHandle>>>,
+    connections: Arc<std::sync::Mutex<Vec<std::net::TcpStream>>>,
     shared: Shared,
 }
 
@@ -49,8 +49,7 @@ impl Server {
             chown(home.path(), Some(user), Some(user)).unwrap();
         }
         let key = new_key();
-        let shared =
-            Shared { lets_in: key.public_key().clone(), home: home.path().to_owned(), forwards };
+        let shared = Shared { lets_in: key.public_key().clone(), home: home.path().to_owned(), forwards };
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (logins, connections) = (Arc::default(), Arc::default());
@@ -76,7 +75,7 @@ impl Server {
     /// Breaks all connections.
     pub fn cut(&self) {
         for connection in self.connections.lock().unwrap().drain(..) {
-            connection.abort();
+            let _ = connection.shutdown(std::net::Shutdown::Both);
         }
     }
 }
@@ -97,19 +96,21 @@ fn listen(
     listener: TcpListener,
     shared: Shared,
     logins: Arc<AtomicUsize>,
-    connections: Arc<std::sync::Mutex<Vec<tokio::task::AbortHandle>>>,
+    connections: Arc<std::sync::Mutex<Vec<std::net::TcpStream>>>,
 ) -> tokio::task::JoinHandle<()> {
     let config = Arc::new(Config { keys: vec![(*new_key()).clone()], ..Config::default() });
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let visit = Visit { shared: shared.clone(), logins: Arc::clone(&logins), channel: None };
             let config = Arc::clone(&config);
-            let serving = tokio::spawn(async move {
+            let stream = stream.into_std().unwrap();
+            connections.lock().unwrap().push(stream.try_clone().unwrap());
+            let stream = tokio::net::TcpStream::from_std(stream).unwrap();
+            tokio::spawn(async move {
                 if let Ok(running) = russh::server::run_stream(config, stream, visit).await {
                     let _ = running.await;
                 }
             });
-            connections.lock().unwrap().push(serving.abort_handle());
         }
     })
 }

@@ -60,21 +60,16 @@ fn a_demand_in_the_file_is_kept_or_refused_like_a_flag() {
 }
 
 #[test]
-fn what_is_set_and_not_used_is_told_by_check_and_by_nothing_else() {
+fn nothing_is_told_of_keys_that_are_used() {
     let place = Place::new();
     let file = place.config().join("moltis.toml");
     std::fs::write(&file, "[tools.exec.sandbox]\nfirecracker_vcpus = 5\nfirecracker_ssh_key = '/k'\n")
         .unwrap();
     let checked = place.run(["config", "check"]);
-    assert_eq!(checked.status, Some(0));
-    let told: Vec<_> = checked.stderr.lines().collect();
-    assert_eq!(told.len(), 1, "{checked:?}");
-    let key = "3:23: `tools.exec.sandbox.firecracker_ssh_key`";
-    assert!(told[0].contains(key) && told[0].contains("is not used by this version ("), "{told:?}");
+    assert_eq!((checked.status, checked.stderr.as_str()), (Some(0), ""));
     for command in ["check", "show"] {
         let warnings = place.run(["config", command, "--json"]).json()["warnings"].clone();
-        let codes: Vec<_> = warnings.as_array().unwrap().iter().map(|one| one["code"].clone()).collect();
-        assert_eq!(codes, ["setting-unused"]);
+        assert_eq!(warnings.as_array().map_or(0, Vec::len), 0);
     }
     for quiet in [&["config", "show"][..], &["session", "list"], &["sandbox", "explain"]] {
         let ran = place.run(quiet);

@@ -48,6 +48,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_warning_names_what_was_set_and_has_a_fix() {
+        let told = warning("moltis.toml:1:1: `a.b`");
+        assert_eq!((told.code.as_ref(), told.fix.is_some()), ("setting-unused", true));
+        assert_eq!(told.message, "moltis.toml:1:1: `a.b` is not used by this version");
+    }
+
+    #[test]
     fn every_line_of_the_table_is_of_a_key() {
         for pattern in UNUSED {
             let start = pattern.strip_suffix('*').unwrap_or(pattern);

@@ -84,7 +84,8 @@ pub async fn move_in(
     let said = tokio::time::timeout(within, run(&handle, &script, binary::guest_bytes())).await;
     let failed = |why: &str, said: &[u8]| Error::Ssh { why: why.to_owned(), said: plain(said) };
     let said = said.map_err(|_| failed("our agent was not brought into the machine in time", b""))?;
-    let said = said.map_err(|why| failed("our agent cannot be brought into the machine", why.to_string().as_bytes()))?;
+    let said = said
+        .map_err(|why| failed("our agent cannot be brought into the machine", why.to_string().as_bytes()))?;
     let what = "our agent does not begin in the machine";
     if said.status != Some(0) {
         return Err(failed(what, &said.stderr));
@@ -92,7 +93,8 @@ pub async fn move_in(
     let text = String::from_utf8_lossy(&said.stdout);
     let word = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let path = |text: &str| {
-        let good = text.starts_with('/') && text.len() <= MAX_PATH && text.bytes().all(|b| b.is_ascii_graphic());
+        let good =
+            text.starts_with('/') && text.len() <= MAX_PATH && text.bytes().all(|b| b.is_ascii_graphic());
         good.then(|| text.to_owned())
     };
     let found = word("socket").and_then(path).zip(word("home").and_then(path));
