@@ -53,7 +53,7 @@ async fn main() {
                 ExecEvent::Exit(outcome) => {
                     println!("{:?} {:?} in {:?}", outcome.status, outcome.ending, began.elapsed())
                 }
-                ExecEvent::Started(_) => {}
+                _ => {}
             }
         }
     }
