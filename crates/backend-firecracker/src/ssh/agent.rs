@@ -32,7 +32,7 @@ for d in /tmp /var/tmp /dev/shm "$HOME"; do
   chmod 500 "$r/guest"
   "$r/guest" >/dev/null 2>&1
   if [ $? = 2 ]; then
-    "$r/guest" login --socket "$r/s" --cwd "$HOME" @ARGS@ || exit 70
+    "$r/guest" login --socket "$r/s" --cwd "$HOME" @ARGS@ || { rm -rf "$r"; exit 70; }
     echo "socket $r/s"
     echo "home $HOME"
     exit 0
