@@ -30,9 +30,14 @@ mod initrd;
 pub mod machine;
 mod place;
 mod program;
+mod reach;
 mod record;
 mod rootfs;
 mod snapshot;
+#[cfg(feature = "ssh")]
+pub mod ssh;
+#[cfg(not(feature = "ssh"))]
+#[path = "ssh_absent.rs"]
 pub mod ssh;
 pub mod tap;
 pub mod vsock;

@@ -25,14 +25,10 @@ use tokio::runtime::Handle as Runtime;
 
 use crate::error::{Error, Result};
 
-pub use agent::{Reach, Settings, move_in};
+pub use agent::move_in;
 pub use key::read as read_key;
 
-/// The user whose commands they are.
-pub const USER: &str = "sandbox";
-
-/// Where its server listens.
-pub const PORT: u16 = 22;
+pub use crate::reach::{PORT, Reach, Settings, USER};
 
 /// How long a new connection may take, from the first packet until the user is known.
 const LOGS_IN_WITHIN: Duration = Duration::from_secs(30);

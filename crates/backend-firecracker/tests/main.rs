@@ -9,6 +9,8 @@ mod crash;
 mod jail;
 mod machine;
 mod payload;
+#[cfg(feature = "ssh")]
 mod ssh;
+#[cfg(feature = "ssh")]
 mod ssh_server;
 mod support;

@@ -10,10 +10,10 @@ use russh::ChannelMsg;
 use russh::client::Handle;
 use russh::keys::PrivateKey;
 use rustix::rand::{GetRandomFlags, getrandom};
-use serde::{Deserialize, Serialize};
 
 use super::{Host, Login};
 use crate::error::{Error, Result};
+use crate::reach::{Reach, Settings};
 
 /// Bytes of what the script says, at most.
 const MAX_SAID: usize = 4 << 10;
@@ -41,29 +41,6 @@ for d in /tmp /var/tmp /dev/shm "$HOME"; do
 done
 echo "there is no folder in which this program can be put and run" >&2
 exit 71"#;
-
-/// How the agent serves.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// Whether it ends with the connection that holds it.
-    pub held: bool,
-    /// Whether it keeps a proxy port on the machine's loopback.
-    pub egress: bool,
-    /// Processes that commands may have.
-    pub pids: Option<u64>,
-}
-
-/// Where an agent was brought.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Reach {
-    /// The server's key in OpenSSH's form, as it was shown first.
-    pub host_key: String,
-    /// The agent's socket inside.
-    pub socket: String,
-    /// Its user's home.
-    pub home: String,
-}
 
 /// Logs in for as long as that may take, brings the agent, and starts it.
 ///
