@@ -105,6 +105,19 @@ impl Error {
     pub fn folder<E: Into<io::Error>>(path: impl Into<PathBuf>) -> impl FnOnce(E) -> Self {
         move |cause| Self::Folder(path.into(), cause.into())
     }
+
+    /// Whether it is the machine that went wrong or says nothing, and not what there is for it on this host: another one,
+    /// begun in another way, may serve.
+    pub(crate) fn is_the_machine(&self) -> bool {
+        matches!(
+            self,
+            Self::Fault { .. }
+                | Self::Died { .. }
+                | Self::Silent { .. }
+                | Self::GuestSilent { .. }
+                | Self::Agent(_)
+        )
+    }
 }
 
 const CONSOLE: &str = "see whether the kernel has virtio, ext4, overlayfs and vsock, built in or as modules beside it: \
@@ -173,4 +186,22 @@ impl From<Error> for SandboxError {
 /// Its own; [`moltis_host::Error::System`] when it broke off.
 pub async fn long<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     moltis_host::blocking::long(work).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_is_silent_is_the_machine_s_fault_and_a_full_disk_is_not() {
+        let within = Duration::from_secs(10);
+        assert!(Error::Agent(moltis_agent::Error::Silent(within)).is_the_machine());
+        assert!(
+            Error::Agent(moltis_agent::Error::Lost(io::ErrorKind::UnexpectedEof.into())).is_the_machine()
+        );
+        assert!(Error::GuestSilent { within, said: String::new() }.is_the_machine());
+        assert!(!Error::Folder("disk".into(), io::ErrorKind::StorageFull.into()).is_the_machine());
+        assert!(!Error::Host(moltis_host::Error::DoesNotEnd).is_the_machine());
+        assert!(!Error::Exhausted("user").is_the_machine());
+    }
 }

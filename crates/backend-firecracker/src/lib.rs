@@ -20,7 +20,7 @@
 
 pub mod api;
 mod backend;
-mod blueprint;
+pub mod blueprint;
 mod claims;
 pub mod detect;
 pub mod disk;
@@ -33,7 +33,7 @@ mod program;
 mod reach;
 mod record;
 mod rootfs;
-mod snapshot;
+pub mod snapshot;
 #[cfg(feature = "ssh")]
 pub mod ssh;
 #[cfg(not(feature = "ssh"))]

@@ -9,6 +9,7 @@ mod crash;
 mod jail;
 mod machine;
 mod payload;
+mod restore;
 #[cfg(feature = "ssh")]
 mod ssh;
 #[cfg(feature = "ssh")]

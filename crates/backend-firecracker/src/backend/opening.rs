@@ -142,7 +142,7 @@ pub(super) async fn open(state: &Arc<State>, spec: &SandboxSpec) -> Result<Opene
         match making.make(folder, Purpose::Restore(&snapshot)).await {
             Ok(served) => return served.map(|served| opened(served, true)).ok_or_else(unserved),
             // Nothing ran in it. A snapshot that cannot be begun from, as on another processor, is of no use.
-            Err(error @ (Error::Fault { .. } | Error::Died { .. } | Error::GuestSilent { .. })) => {
+            Err(error) if error.is_the_machine() => {
                 tracing::warn!(%error, "a machine could not be begun from its snapshot, and is booted");
                 let discard = snapshot.clone();
                 long(move || {
@@ -256,7 +256,16 @@ impl Making<'_> {
         config.tell(Step::Numbered);
         let mut machine = spawned.listens().await?;
         config.tell(Step::Listening);
-        let served = self.begin(&machine, &record, tap.as_ref(), purpose).await;
+        let begun = self.begin(&machine, &record, tap.as_ref(), purpose);
+        let served = match purpose {
+            // All of it within one time, whatever does not answer: there is another way to begin.
+            Purpose::Restore(_) => {
+                let within = config.serves_within;
+                let silent = |_| Err(Error::GuestSilent { within, said: String::new() });
+                tokio::time::timeout(within, begun).await.unwrap_or_else(silent)
+            }
+            Purpose::Boot | Purpose::Template(_) => begun.await,
+        };
         let served = match served {
             Ok(Some(served)) => served,
             Ok(None) => {
