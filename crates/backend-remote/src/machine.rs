@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use moltis_sandbox::Lifetime;
 
 use crate::http::Failure;
 
@@ -61,9 +62,19 @@ pub trait Machine: Send + Sync {
         Err(Failure::Unlike("there is no list of hosts".to_owned()))
     }
 
+    /// Sees to it that it ends after as much time without use as this asks for, where the provider keeps that time.
+    async fn ends_after(&self, _lifetime: Lifetime) -> Result<(), Failure> {
+        Ok(())
+    }
+
     /// Whether it runs.
     async fn lives(&self) -> Result<bool, Failure>;
 
-    /// Sees to it that it runs for at least this long from now.
+    /// Sees to it that it runs for at least this long from now, for a use that the provider hears of by itself as it begins.
     async fn keep(&self, time: Duration) -> Result<(), Failure>;
+
+    /// The same for what runs there by itself, of which the provider hears nothing.
+    async fn remind(&self, time: Duration) -> Result<(), Failure> {
+        self.keep(time).await
+    }
 }

@@ -1,24 +1,23 @@
 //! Sandboxes at a provider: made, found again, and removed, with a journal of all of them. What differs between providers
 //! is behind [`Provider`].
 
+mod detected;
 mod listed;
+mod provider;
 mod sweep;
 
 use std::collections::HashMap;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use moltis_agent::Closer;
 use moltis_agentless::{hex, random_bytes};
 use moltis_sandbox::{
     Backend, BackendName, Detection, Diagnosis, Error, Guarantees, Lifetime, Result, Sandbox, SandboxId,
-    SandboxRecord, SandboxSpec, Usable, blocking,
+    SandboxRecord, SandboxSpec, blocking,
 };
-use sha2::{Digest, Sha256};
 use tokio::sync::{OnceCell, oneshot};
 
 use crate::failure;
@@ -30,92 +29,7 @@ use crate::sync::Store;
 use crate::tools::Tools;
 use crate::workspace::{Carried, Place, Shown, last};
 
-/// How long a good answer to the question whether the token is good is remembered.
-const REMEMBERED: Duration = Duration::from_secs(60);
-
-/// A machine, as its provider lists it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
-    /// Its name there.
-    pub name: String,
-    /// Whose it is, if it says so in a way that we do.
-    pub id: Option<SandboxId>,
-    /// Its state, in the provider's word.
-    pub state: String,
-    /// Whether it runs, or is about to.
-    pub runs: bool,
-    /// When it was made, in seconds since 1970; 0 if that is not known.
-    pub created_secs: u64,
-}
-
-/// One account at a provider.
-#[async_trait]
-pub trait Provider: Send + Sync + 'static {
-    /// The provider's name, for people.
-    fn title(&self) -> &'static str;
-
-    /// Where its API answers.
-    fn api(&self) -> &str;
-
-    /// The account or project in which machines are looked for by name.
-    fn account(&self) -> &str;
-
-    /// What its answers are asked with; for nothing but to tell one from another.
-    fn secret(&self) -> &str;
-
-    /// What is spoken there.
-    fn version(&self) -> String;
-
-    /// What whoever uses it ought to know.
-    fn notes(&self) -> Vec<String>;
-
-    /// Whether the token may be used.
-    async fn try_out(&self) -> Result<(), Failure>;
-
-    /// The machines that carry this word for a data directory.
-    async fn labelled(&self, instance: &str) -> Result<Vec<Listed>, Failure>;
-
-    /// Whether this spec can be kept at all, before anything is made.
-    ///
-    /// # Errors
-    /// `Refused`.
-    fn judge(&self, spec: &SandboxSpec) -> Result<()>;
-
-    /// Makes the machine that the entry names, once, and looks at it.
-    ///
-    /// # Errors
-    /// Those of the provider. What there may be of the machine by then is removed by whoever called.
-    async fn make(
-        &self,
-        entry: &Entry,
-        spec: &SandboxSpec,
-        instance: String,
-    ) -> Result<(Arc<dyn Machine>, Ready)>;
-
-    /// The machine, if it runs.
-    async fn running(&self, ready: &Ready) -> Result<Option<Arc<dyn Machine>>, Failure>;
-
-    /// Whether it stops machines that are not used and can start them again.
-    fn stops(&self) -> bool {
-        false
-    }
-
-    /// Whether the machine was stopped and can be made to run again with what is on its disk.
-    async fn is_stopped(&self, _: &Ready) -> Result<bool, Failure> {
-        Ok(false)
-    }
-
-    /// The machine, if it runs or can be made to run again with what is on its disk.
-    async fn woken(&self, ready: &Ready) -> Result<Option<Arc<dyn Machine>>, Failure> {
-        self.running(ready).await
-    }
-
-    /// Ends it, before it is removed, where that is a call of its own. One that is over is no error.
-    async fn stop(&self, ready: &Ready) -> Result<(), Failure>;
-
-    /// Removes it by name.
-    async fn delete(&self, name: &str) -> Result<(), Failure>;
-}
+pub use provider::{Listed, Provider};
 
 /// A backend whose sandboxes are machines of a provider.
 pub struct Rented<P> {
@@ -162,6 +76,11 @@ impl<P: Provider> Rented<P> {
     }
 }
 
+/// Tells one that is found again how long this spec lets it be without use, which makes it no other sandbox.
+async fn ends_after(machine: &dyn Machine, spec: &SandboxSpec) -> Result<()> {
+    machine.ends_after(spec.lifetime).await.map_err(|failure| failure::unavailable(&failure))
+}
+
 /// Where its workspace lies.
 fn place(ready: &Ready) -> Place<'_> {
     Place { directory: &ready.directory, home: ready.told.home() }
@@ -175,40 +94,6 @@ impl<P: Provider> Inner<P> {
 
     fn title(&self) -> &'static str {
         self.provider.as_ref().map_or("a provider", Provider::title)
-    }
-
-    /// Where it is remembered whether the token was good a moment ago, and a word for what was asked with, of which it is
-    /// no part.
-    fn remembered(&self, provider: &P) -> (PathBuf, String) {
-        let mut hash = Sha256::new();
-        for part in [provider.api(), provider.account(), provider.secret()] {
-            hash.update(part.as_bytes());
-            hash.update([0]);
-        }
-        let path = self.data_dir.join("remote").join(self.name.as_str()).join("detected");
-        (path, hex(&hash.finalize()[..16]))
-    }
-
-    async fn detect(&self) -> Detection {
-        let provider = match &self.provider {
-            Ok(provider) => provider,
-            Err(why) => return Detection::Unusable(why.clone()),
-        };
-        let (path, word) = self.remembered(provider);
-        let asked = (path.clone(), word.clone());
-        let fresh = blocking::short(move || is_fresh(&asked.0, &asked.1)).await.unwrap_or(false);
-        if !fresh {
-            if let Err(failure) = provider.try_out().await {
-                return Detection::Failing(failure::unavailable(&failure).diagnosis().clone());
-            }
-            let _ = blocking::short(move || remember(&path, &word)).await;
-        }
-        Detection::Usable(Box::new(Usable {
-            version: provider.version(),
-            guarantees: self.guarantees.clone(),
-            left_off: Vec::new(),
-            notes: provider.notes(),
-        }))
     }
 
     /// Work with the journal, which waits for the disk and for locks.
@@ -294,6 +179,9 @@ impl<P: Provider> Inner<P> {
             return Ok(None);
         }
         let Some((ready, machine)) = self.running(&entry, false).await? else { return Ok(None) };
+        if let Some(spec) = spec {
+            ends_after(&*machine, spec).await?;
+        }
         let shown = self.shown(id, spec).await?;
         Ok(Some(self.hand_out(&entry, &ready, machine, shown, None, false)))
     }
@@ -322,8 +210,9 @@ impl<P: Provider> Inner<P> {
         let (_lock, known) =
             self.on_disk(move |journal| Ok((journal.lock(&id)?, journal.read(&id)?))).await?;
         let Some(known) = known.filter(|known| known.fingerprint == fingerprint) else { return Ok(None) };
-        let woken = self.running(&known, true).await?;
-        Ok(woken.map(|(ready, machine)| self.hand_out(&known, &ready, machine, shown, None, false)))
+        let Some((ready, machine)) = self.running(&known, true).await? else { return Ok(None) };
+        ends_after(&*machine, spec).await?;
+        Ok(Some(self.hand_out(&known, &ready, machine, shown, None, false)))
     }
 
     fn hand_out(
@@ -367,6 +256,7 @@ impl<P: Provider> Inner<P> {
             if known.fingerprint == fingerprint
                 && let Some((ready, machine)) = self.running(&known, true).await?
             {
+                ends_after(&*machine, spec).await?;
                 return Ok(self.hand_out(&known, &ready, machine, shown, None, false));
             }
             self.remove_locked(&known).await?;
@@ -414,21 +304,6 @@ impl<P: Provider> Inner<P> {
             }
         }
     }
-}
-
-fn is_fresh(path: &Path, word: &str) -> bool {
-    let age =
-        std::fs::metadata(path).and_then(|about| about.modified()).ok().and_then(|at| at.elapsed().ok());
-    age.is_some_and(|age| age < REMEMBERED) && std::fs::read_to_string(path).is_ok_and(|there| there == word)
-}
-
-fn remember(path: &Path, word: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-    if let Some(folder) = path.parent() {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    }
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(word.as_bytes())
 }
 
 #[async_trait]

@@ -227,7 +227,7 @@ impl Sandbox for RemoteSandbox {
         let [inside, commands, last, now] = self.remote.uses().await?;
         if inside > 0.0 {
             // What runs goes on as long as somebody looks.
-            let _ = self.remote.machine.keep(MARGIN).await;
+            let _ = self.remote.machine.remind(MARGIN).await;
         }
         // What is no number of something counts as much of it.
         let operations = (inside as u32).max(self.remote.operations.load(Ordering::SeqCst));

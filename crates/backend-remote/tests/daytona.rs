@@ -318,6 +318,58 @@ async fn a_partial_upload_is_no_upload() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_without_use_follows_whoever_takes_it_up() {
+    let rig = Rig::new(Age::Newer).await;
+    let minutes = |count: u64| spec("s", Lifetime::Idle(Duration::from_secs(60 * count)));
+    let first = rig.backend().open(&minutes(30)).await.unwrap();
+    assert_eq!(rig.daytona.stops_after(), [30]);
+    let again = rig.backend().open(&minutes(30)).await.unwrap();
+    assert_eq!(rig.count("POST", "/autostop/30"), 0, "the same costs nothing");
+    let other = rig.backend().open(&minutes(7)).await.unwrap();
+    assert_eq!((other.is_new(), rig.daytona.stops_after()), (false, vec![7]));
+    let adopted = rig.backend().adopt(&minutes(8)).await.unwrap().unwrap();
+    assert_eq!(rig.daytona.stops_after(), [8]);
+    // To look for it by name is nobody's wish.
+    rig.backend().find(&minutes(9).id()).await.unwrap().unwrap();
+    assert_eq!(rig.daytona.stops_after(), [8]);
+    rig.daytona.expire().await;
+    let revived = rig.backend().revive(&minutes(10)).await.unwrap().unwrap();
+    assert_eq!(rig.daytona.stops_after(), [10]);
+    // One that cannot be told would stop at another time than was asked for.
+    rig.daytona.fail("POST", "/autostop/11", Fault::Status(403, "forbidden", None), 1);
+    let error = rig.backend().open(&minutes(11)).await.map(drop).unwrap_err();
+    assert_eq!((error.kind(), rig.daytona.stops_after()), ("unavailable", vec![10]));
+    for sandbox in [first, again, other, adopted] {
+        drop(sandbox);
+    }
+    revived.close().await.unwrap();
+    rig.is_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_looks_at_one_with_a_background_command_reminds_daytona_of_it() {
+    let rig = Rig::new(Age::Newer).await;
+    let spec = spec("s", IDLE);
+    let sandbox = rig.backend().open(&spec).await.unwrap();
+    let looks = async || {
+        let found = rig.backend().find(&spec.id()).await.unwrap().unwrap();
+        found.activity().await.unwrap();
+    };
+    looks().await;
+    assert_eq!(rig.count("POST", "/last-activity"), 0, "nothing runs there");
+    let mut request = ExecRequest::new(Command::Shell("exec sleep 1000".into()));
+    request.background = true;
+    drop(sandbox.exec(request).await.unwrap());
+    // Another process than the one that started it, which may have gone.
+    for count in 1..3 {
+        looks().await;
+        assert_eq!(rig.count("POST", "/last-activity"), count);
+    }
+    sandbox.close().await.unwrap();
+    rig.is_clean().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_that_was_stopped_is_started_again_with_its_files() {
     let rig = Rig::new(Age::Newer).await;
     let (backend, spec) = (rig.backend(), spec("s", IDLE));

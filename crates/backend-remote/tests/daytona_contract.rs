@@ -11,9 +11,6 @@ use moltis_testkit::subject::Folders;
 use crate::contract::{self, APART, ATTACKS};
 use crate::daytona::{Rig, config};
 
-/// The machine's first process.
-const AGENT: &str = "no agent of ours runs there, and the stand-in goes on to tell a machine as started whose processes were killed";
-
 /// Runs these cases, and fails with all that failed.
 async fn holds(age: Age, wanted: &[&str]) {
     let rig = Rig::new(age).await;
@@ -25,8 +22,7 @@ async fn holds(age: Age, wanted: &[&str]) {
     let mut subject =
         Subject::new("daytona", move |folders| Arc::new(daytona::backend(config(&url, &folders.data))))
             .beside(&beside);
-    let apart = [APART, &[("lifetime.agent-killed", AGENT)]].concat();
-    subject.apart = Box::leak(apart.into_boxed_slice());
+    subject.apart = APART;
     let mut failed = contract::run(&subject, wanted).await;
     failed.extend(rig.daytona.wrong());
     failed.extend(rig.daytona.machines().into_iter().map(|name| format!("{name} is left")));

@@ -161,7 +161,7 @@ fn is_blocked(network: Network) -> bool {
 }
 
 /// Minutes without use after which it stops, and minutes after that until it is removed.
-fn minutes(lifetime: Lifetime) -> (u64, i64) {
+pub(super) fn minutes(lifetime: Lifetime) -> (u64, i64) {
     match lifetime {
         Lifetime::Ephemeral => (FORSAKEN, 0),
         Lifetime::Idle(idle) => (idle.as_secs().div_ceil(60).max(1), REMOVED_AFTER),
@@ -346,8 +346,7 @@ impl Provider for DaytonaProvider {
 impl DaytonaProvider {
     async fn machine(&self, told: &Told) -> Result<Arc<DaytonaMachine>, Failure> {
         let toolbox = self.daytona.toolbox(told).await?;
-        let stops = told.auto_stop_interval.unwrap_or(15.0).max(0.0) as u64;
-        Ok(Arc::new(DaytonaMachine::new(toolbox, stops, told)))
+        Ok(Arc::new(DaytonaMachine::new(toolbox, told)))
     }
 
     /// Makes a sandbox, once, whatever becomes of the answer: its name tells whether there is one.

@@ -105,6 +105,12 @@ impl Daytona {
         self.json(with_body(Method::POST, path, &settings, Again::Safe)?).await
     }
 
+    /// Lets it stop after this many minutes without use.
+    pub async fn stop_after(&self, id: &str, minutes: u64) -> Result<Told, Failure> {
+        let path = format!("/sandbox/{}/autostop/{minutes}", escaped(id));
+        self.json(call(Method::POST, path, Again::Safe)).await
+    }
+
     /// Says that it is in use, which begins its time without use anew.
     pub async fn used(&self, id: &str) -> Result<(), Failure> {
         let call = call(Method::POST, format!("/sandbox/{}/last-activity", escaped(id)), Again::Safe);

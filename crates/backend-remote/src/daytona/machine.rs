@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use bytes::Bytes;
 use moltis_agentless::{hex, is_name, random_bytes};
+use moltis_sandbox::Lifetime;
 use tokio::sync::Mutex;
 
+use super::backend::minutes;
 use super::logs::Logs;
 use super::toolbox::Toolbox;
 use super::wire::Told;
@@ -17,8 +19,8 @@ use crate::machine::{Machine, Output, Run};
 /// A sandbox.
 pub struct DaytonaMachine {
     toolbox: Arc<Toolbox>,
-    /// For how long after it was last seen to run, or told that it is in use, it is not told so again.
-    fresh: Duration,
+    /// Minutes without use after which it stops (0: never).
+    stops_after: Mutex<u64>,
     seen: Mutex<Instant>,
     /// The hosts that it was last let reach; absent: nobody knows, or everything.
     allowed: Mutex<Option<Vec<String>>>,
@@ -27,15 +29,12 @@ pub struct DaytonaMachine {
 }
 
 impl DaytonaMachine {
-    /// One that was just seen to run, and that stops after this many minutes without use (0: never).
-    pub fn new(toolbox: Arc<Toolbox>, stops_after: u64, told: &Told) -> Self {
-        // Half of its time, and less than the time between two reminders where that is short.
-        let fresh = Duration::from_secs(stops_after.saturating_mul(30))
-            .clamp(Duration::from_secs(25), Duration::from_secs(600));
+    /// One that was just seen to run.
+    pub fn new(toolbox: Arc<Toolbox>, told: &Told) -> Self {
         let listed = told.domain_allow_list.as_deref().is_some_and(|list| !list.is_empty());
         Self {
             toolbox,
-            fresh,
+            stops_after: Mutex::new(told.stops_after()),
             seen: Mutex::new(Instant::now()),
             allowed: Mutex::new(told.network_block_all.then(Vec::new)),
             takes_list: told.network_block_all || listed,
@@ -121,9 +120,24 @@ impl Machine for DaytonaMachine {
         }
     }
 
+    async fn ends_after(&self, lifetime: Lifetime) -> Result<(), Failure> {
+        let (minutes, _) = minutes(lifetime);
+        let mut stops_after = self.stops_after.lock().await;
+        if *stops_after == minutes {
+            return Ok(());
+        }
+        let told = self.toolbox.daytona().stop_after(self.toolbox.id(), minutes).await?;
+        if told.stops_after() != minutes {
+            return Err(Failure::Unlike("its time without use is another than was asked for".to_owned()));
+        }
+        *stops_after = minutes;
+        Ok(())
+    }
+
     async fn keep(&self, _: Duration) -> Result<(), Failure> {
+        let fresh = fresh(*self.stops_after.lock().await);
         let mut seen = self.seen.lock().await;
-        if seen.elapsed() < self.fresh {
+        if seen.elapsed() < fresh {
             return Ok(());
         }
         if !self.lives().await? {
@@ -138,6 +152,21 @@ impl Machine for DaytonaMachine {
         *seen = Instant::now();
         Ok(())
     }
+
+    async fn remind(&self, _: Duration) -> Result<(), Failure> {
+        // That it was found a moment ago is no use of it.
+        let mut seen = self.seen.lock().await;
+        self.toolbox.daytona().used(self.toolbox.id()).await?;
+        *seen = Instant::now();
+        Ok(())
+    }
+}
+
+/// For how long after it was last seen to run, or told that it is in use, it is not told so again: half of its time, and
+/// less than the time between two reminders where that is short.
+fn fresh(stops_after: u64) -> Duration {
+    Duration::from_secs(stops_after.saturating_mul(30))
+        .clamp(Duration::from_secs(25), Duration::from_secs(600))
 }
 
 /// Whether a list as it is told holds these hosts and no others.

@@ -57,6 +57,11 @@ impl Told {
     pub fn state(&self) -> &str {
         self.state.as_deref().unwrap_or("unknown")
     }
+
+    /// Minutes without use after which it stops (0: never).
+    pub fn stops_after(&self) -> u64 {
+        self.auto_stop_interval.unwrap_or(15.0).max(0.0) as u64
+    }
 }
 
 /// One page of a list.

@@ -84,6 +84,8 @@ struct One {
     id: String,
     name: String,
     asked: Value,
+    /// Minutes without use after which it stops.
+    stops: Mutex<u64>,
     blocked: Mutex<bool>,
     /// Hosts that it may reach, if it may not reach all.
     listed: Mutex<Option<String>>,
@@ -186,6 +188,11 @@ impl Daytona {
         self.all().iter().map(told).collect()
     }
 
+    /// Minutes without use after which each stops.
+    pub fn stops_after(&self) -> Vec<u64> {
+        self.all().iter().map(|one| *one.stops.lock().unwrap()).collect()
+    }
+
     /// How many were ever made.
     pub fn made(&self) -> u64 {
         self.state.inner.lock().unwrap().made
@@ -232,7 +239,7 @@ impl One {
             "labels": body["labels"], "public": false, "networkBlockAll": *self.blocked.lock().unwrap(), "kvm": false,
             "target": body["target"].as_str().unwrap_or("us"), "cpu": 1, "gpu": 0, "memory": 1, "disk": 3,
             "state": *self.state.borrow(), "desiredState": "started", "recoverable": false, "backupState": "None",
-            "autoStopInterval": body["autoStopInterval"], "autoArchiveInterval": 10080,
+            "autoStopInterval": *self.stops.lock().unwrap(), "autoArchiveInterval": 10080,
             "autoDeleteInterval": body["autoDeleteInterval"], "volumes": [], "sandboxClass": "container",
             "createdAt": "2026-11-29T17:55:45.801Z", "updatedAt": "2026-11-29T17:55:45.801Z",
             "lastActivityAt": "2026-11-29T17:55:45.801Z", "daemonVersion": "0.218.0", "runnerId": "runner-1",

@@ -133,6 +133,7 @@ impl State {
             name: name.clone(),
             blocked: Mutex::new(blocked && !matches!(fault, Some(Fault::OtherPolicy))),
             listed: Mutex::new(None),
+            stops: Mutex::new(body["autoStopInterval"].as_u64().unwrap_or(15)),
             asked: body,
             state: watch::Sender::new(first),
             used: Mutex::new(Instant::now()),
@@ -162,17 +163,28 @@ impl State {
         answer(200, &told)
     }
 
-    /// Stops it once nobody has used it for its time.
+    /// Stops it once nobody has used it for its time, and tells it as failed once somebody killed its processes: what was
+    /// on its disk went with them, so that it cannot be started again.
     async fn watch(&self, one: &Arc<One>) {
-        let limit = Duration::from_secs(60 * one.asked["autoStopInterval"].as_u64().unwrap_or(15));
         loop {
             tokio::time::sleep(Duration::from_millis(500)).await;
             if one.is("destroyed") {
                 return;
             }
             let idle = one.used.lock().unwrap().elapsed();
+            let limit = Duration::from_secs(60 * *one.stops.lock().unwrap());
             if one.is(STARTED) && idle >= limit {
                 self.stop(one).await;
+            }
+            if matches!(*one.state.borrow(), STARTED | "stopped") && one.machine.activity().await.is_err() {
+                one.state.send_if_modified(|state| {
+                    let fails = matches!(*state, STARTED | "stopped");
+                    if fails {
+                        *state = "error";
+                    }
+                    fails
+                });
+                one.end_sessions().await;
             }
         }
     }
@@ -246,6 +258,15 @@ impl State {
                 self.stop(&one).await;
                 answer(200, &one.tell(self.proxy()))
             }
+            ("POST", ["autostop", minutes]) => match minutes.parse::<u64>() {
+                // Without end, which is not known here either.
+                Ok(0) if self.asks == Asks::Moltis => self.bad("autostop: one that stays".to_owned()),
+                Ok(minutes) => {
+                    *one.stops.lock().unwrap() = minutes;
+                    answer(200, &one.tell(self.proxy()))
+                }
+                Err(error) => self.bad(format!("autostop: {error}")),
+            },
             ("POST", ["last-activity"]) => {
                 *one.used.lock().unwrap() = Instant::now();
                 nothing(201)

@@ -116,7 +116,8 @@ impl State {
         tokio::spawn(async move {
             while run.runs() {
                 let ends = run.started + *run.timeout.lock().unwrap();
-                if now() >= ends {
+                // One whose processes somebody killed is over, too.
+                if now() >= ends || run.machine.activity().await.is_err() {
                     run.end().await;
                     return;
                 }
