@@ -88,6 +88,11 @@ pub fn parent(pid: u32) -> Option<u32> {
     text.lines().find_map(|l| l.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
+/// Every process that a process descends from.
+pub fn all_above(pid: u32) -> Vec<u32> {
+    std::iter::successors(parent(pid), |pid| parent(*pid)).take_while(|pid| *pid > 0).collect()
+}
+
 /// The first process of the PID namespace that a process is in, if that is not this one's own: the nearest above it that
 /// has the number 1 inside.
 pub fn first_above(pid: u32) -> Option<u32> {

@@ -300,6 +300,11 @@ async fn agent_killed(ctx: &Ctx) -> Result<Verdict, Fail> {
     marker.wait_for(&place, 3, Duration::from_secs(5)).await?;
     // Its first process: a child of its opener's, or of an engine's, and then known by its number inside.
     let mut agents = crate::process::children(std::process::id());
+    // Other cases may have sandboxes of the same opener at the same time.
+    let above: Vec<u32> = marker.on_host().into_iter().flat_map(crate::process::all_above).collect();
+    if agents.iter().any(|agent| above.contains(agent)) {
+        agents.retain(|agent| above.contains(agent));
+    }
     if agents.is_empty() {
         let marked = marker.on_host();
         agents = marked.first().and_then(|pid| crate::process::first_above(*pid)).into_iter().collect();

@@ -116,8 +116,7 @@ impl State {
         tokio::spawn(async move {
             while run.runs() {
                 let ends = run.started + *run.timeout.lock().unwrap();
-                // One whose processes somebody killed is over, too.
-                if now() >= ends || run.machine.activity().await.is_err() {
+                if now() >= ends {
                     run.end().await;
                     return;
                 }
