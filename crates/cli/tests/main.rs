@@ -29,6 +29,7 @@ mod process;
 mod sandbox;
 mod session;
 mod signals;
+mod snapshots;
 mod support;
 mod terminal;
 mod trusted;

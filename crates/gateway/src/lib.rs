@@ -19,6 +19,7 @@ pub mod mcp;
 pub mod metrics;
 pub mod mount;
 pub mod notify;
+pub mod once;
 pub mod openapi;
 pub mod options;
 pub mod problem;

@@ -362,3 +362,122 @@ async fn a_session_goes_back_to_a_snapshot_and_another_begins_from_it() {
     assert_eq!(world.send(world.admin(), Method::DELETE, &one).await.is(200), json!({ "removed": id }));
     world.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_of_snapshots_under_a_key_is_done_once() {
+    let mut world = World::new().await;
+    let path = "/api/v1/sessions/s";
+    let there = json!({ "backend": "namespaces" });
+    world.with_json(world.admin(), Method::PUT, path, there).await.is(201);
+    world
+        .post(world.admin(), &format!("{path}/exec"), json!({ "command": "echo one >/tmp/x" }))
+        .await
+        .is(200);
+    let asked = [
+        ("snapshots", "k1", json!({ "name": "first" }), 201),
+        ("restore", "k2", json!({ "snapshot": "first" }), 200),
+        ("fork", "k3", json!({ "session": "t", "snapshot": "first" }), 201),
+    ];
+    let mut first = Vec::new();
+    for again in [false, true, true] {
+        for (number, (part, key, body, status)) in asked.iter().enumerate() {
+            let headers = [("content-type", "application/json"), ("idempotency-key", *key)];
+            let to = format!("{path}/{part}");
+            let answer =
+                world.request(world.admin(), Method::POST, &to, &headers, body.to_string().into()).await;
+            assert_eq!(answer.header("idempotency-replayed"), if again { "true" } else { "" }, "{part}");
+            let told = answer.is(*status);
+            match again {
+                false => first.push(told),
+                true => assert_eq!(told, first[number], "{part}"),
+            }
+        }
+        if again {
+            // Also by another process.
+            world.again().await;
+        } else {
+            // What came after it is not taken back by asking again.
+            let line = json!({ "command": "echo two >/tmp/x" });
+            world.post(world.admin(), &format!("{path}/exec"), line).await.is(200);
+        }
+    }
+    let ran = world.post(world.admin(), &format!("{path}/exec"), json!({ "command": "cat /tmp/x" })).await;
+    assert_eq!(ran.is(200)["stdout"], json!("two\n"));
+    let listed = world.get(world.admin(), &format!("{path}/snapshots")).await.is(200);
+    assert_eq!(listed["snapshots"].as_array().unwrap().len(), 1);
+    // The same key for something else is a mistake, also when the body is the same.
+    for (to, body) in [
+        ("sessions/s/snapshots", json!({ "name": "other" })),
+        ("sessions/t/snapshots", json!({ "name": "first" })),
+        ("sessions/s/fork", json!({ "session": "u" })),
+        ("sessions/s/exec", json!({ "command": "true" })),
+    ] {
+        let headers = [("content-type", "application/json"), ("idempotency-key", "k1")];
+        let to = format!("/api/v1/{to}");
+        let answer = world.request(world.admin(), Method::POST, &to, &headers, body.to_string().into()).await;
+        answer.fails(422, "idempotency-reused");
+    }
+    // What was not done may be tried again.
+    for _ in 0..2 {
+        let headers = [("content-type", "application/json"), ("idempotency-key", "k4")];
+        let body = json!({ "name": "first" }).to_string();
+        let to = format!("{path}/snapshots");
+        world
+            .request(world.admin(), Method::POST, &to, &headers, body.into())
+            .await
+            .fails(409, "snapshot-name-taken");
+    }
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bound_key_takes_uses_and_sees_the_snapshots_of_its_own_sessions_alone() {
+    let world = World::new().await;
+    let there = json!({ "backend": "namespaces" });
+    for key in ["mine%2Fa", "other"] {
+        let path = format!("/api/v1/sessions/{key}");
+        world.with_json(world.admin(), Method::PUT, &path, there.clone()).await.is(201);
+    }
+    let bound = world.key("bound", "operator.write", Some(&["mine/*"])).await;
+    let reader = world.key("reader", "operator.read", Some(&["mine/*"])).await;
+    let theirs = "/api/v1/sessions/other";
+    let id = world.post(world.admin(), &format!("{theirs}/snapshots"), json!({})).await.is(201)["id"].clone();
+    // Of another's sessions it is told nothing, not even that they are there.
+    world.get(bound.clone(), &format!("{theirs}/snapshots")).await.fails(404, "session-missing");
+    for (part, body) in [
+        ("snapshots", json!({})),
+        ("restore", json!({ "snapshot": id })),
+        ("fork", json!({ "session": "mine/b", "snapshot": id })),
+    ] {
+        world.post(bound.clone(), &format!("{theirs}/{part}"), body).await.fails(404, "session-missing");
+    }
+    let one = format!("{theirs}/snapshots/{}", id.as_str().unwrap());
+    world.send(bound.clone(), Method::DELETE, &one).await.fails(404, "session-missing");
+
+    let own = "/api/v1/sessions/mine%2Fa";
+    let taken =
+        world.post(bound.clone(), &format!("{own}/snapshots"), json!({ "name": "first" })).await.is(201);
+    assert_eq!(taken["createdBy"], json!({ "kind": "apiKey", "name": "bound" }));
+    let listed = world.get(reader.clone(), &format!("{own}/snapshots")).await.is(200);
+    assert_eq!((&listed["snapshots"][0]["id"], &listed["snapshots"][1]), (&taken["id"], &Value::Null));
+    // Nor does its own session begin from another's.
+    world
+        .post(bound.clone(), &format!("{own}/restore"), json!({ "snapshot": id }))
+        .await
+        .fails(404, "snapshot-missing");
+    let fork = format!("{own}/fork");
+    let elsewhere = json!({ "session": "other2", "snapshot": "first" });
+    world.post(bound.clone(), &fork, elsewhere).await.fails(404, "session-missing");
+    world.post(reader.clone(), &fork, json!({ "session": "mine/b" })).await.fails(403, "scope-missing");
+    let made =
+        world.post(bound.clone(), &fork, json!({ "session": "mine/b", "snapshot": "first" })).await.is(201);
+    assert_eq!((&made["session"], &made["begins"]["snapshot"]), (&json!("mine/b"), &taken["id"]));
+    // One that sets what the key may not set is not copied by it.
+    let set = json!({ "sandboxBackend": "restricted-host" });
+    world.with_json(world.admin(), Method::PATCH, own, set).await.is(200);
+    let refused = world.post(bound, &fork, json!({ "session": "mine/c", "snapshot": "first" })).await;
+    assert_eq!(refused.status, 403, "{refused:?}");
+    let all = world.get(world.admin(), "/api/v1/sessions").await.is(200);
+    assert_eq!(all["sessions"].as_array().unwrap().len(), 3);
+    world.end().await;
+}

@@ -9,7 +9,7 @@ use moltis_backend_firecracker::FirecrackerBackend;
 use moltis_backend_host::{NoneBackend, RestrictedHostBackend};
 use moltis_backend_namespaces::NamespacesBackend;
 use moltis_config::{BackendChoice, Config};
-use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Result, Usable};
+use moltis_sandbox::{Backend, BackendName, Detection, Diagnosis, Result, SnapshotKind, Usable};
 use serde::Serialize;
 
 use crate::error::RuntimeError;
@@ -33,6 +33,9 @@ pub struct BackendStatus {
     /// What it is and what it keeps, if it is usable.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub details: Option<Usable>,
+    /// What a snapshot of its sandboxes holds; absent where none can be taken, however usable it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub snapshots: Option<SnapshotKind>,
     /// Why it is not usable and how to mend that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<Diagnosis>,
@@ -42,15 +45,12 @@ pub struct BackendStatus {
 }
 
 impl BackendStatus {
-    pub(crate) fn new(backend: BackendName, detection: Detection) -> Self {
-        match detection {
-            Detection::Usable(usable) => {
-                Self { backend, usable: true, details: Some(*usable), reason: None, failed_over: None }
-            }
-            Detection::Unusable(reason) | Detection::Failing(reason) => {
-                Self { backend, usable: false, details: None, reason: Some(reason), failed_over: None }
-            }
-        }
+    pub(crate) fn new(backend: BackendName, detection: Detection, snapshots: Option<SnapshotKind>) -> Self {
+        let (details, reason) = match detection {
+            Detection::Usable(usable) => (Some(*usable), None),
+            Detection::Unusable(reason) | Detection::Failing(reason) => (None, Some(reason)),
+        };
+        Self { backend, usable: details.is_some(), details, snapshots, reason, failed_over: None }
     }
 }
 

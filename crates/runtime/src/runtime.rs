@@ -172,12 +172,14 @@ impl Runtime {
     pub async fn backends(&self) -> Vec<BackendStatus> {
         let mut all = Vec::new();
         for name in BackendName::ALL {
-            let detection = match self.registry().get(name) {
+            let backend = self.registry().get(name);
+            let detection = match backend {
                 Some(backend) => backend.detect().await,
                 None => Detection::Unusable(Error::from(RuntimeError::NotBuilt(name)).diagnosis().clone()),
             };
             let failed = self.failed_over().into_iter().find(|failed| failed.from == name);
-            all.push(BackendStatus { failed_over: failed, ..BackendStatus::new(name, detection) });
+            let snapshots = backend.and_then(|backend| backend.snapshots());
+            all.push(BackendStatus { failed_over: failed, ..BackendStatus::new(name, detection, snapshots) });
         }
         all
     }

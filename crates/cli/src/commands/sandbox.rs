@@ -6,7 +6,7 @@ mod images;
 use std::fmt::Write as _;
 
 use moltis_runtime::{BackendStatus, Runtime};
-use moltis_sandbox::{Guarantees, Promise};
+use moltis_sandbox::{Guarantees, Promise, SnapshotKind};
 
 use super::explain;
 use crate::args::{self, Global};
@@ -167,7 +167,7 @@ fn describe(text: &mut String, status: &BackendStatus) {
         for left in &details.left_off {
             let _ = writeln!(text, "  left off: {}: {}", left.key, render::one_line(&left.reason));
         }
-        let rows: Vec<_> = promises(&details.guarantees)
+        let mut rows: Vec<_> = promises(&details.guarantees)
             .map(|(name, promise)| match promise {
                 Promise::Held => vec![format!("  {name}"), "held".to_owned()],
                 Promise::NotEnforced(reason) => {
@@ -175,6 +175,12 @@ fn describe(text: &mut String, status: &BackendStatus) {
                 }
             })
             .collect();
+        let snapshots = match status.snapshots {
+            Some(SnapshotKind::FileSystem) => "of what was written",
+            Some(SnapshotKind::MemoryAndFileSystem) => "of what was written, and of memory",
+            None => "none",
+        };
+        rows.push(vec!["  snapshots".to_owned(), snapshots.to_owned()]);
         text.push_str(&render::table(&rows));
     }
     if let Some(reason) = &status.reason {

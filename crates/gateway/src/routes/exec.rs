@@ -8,7 +8,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::Stream;
 use moltis_runtime::answer::{Answer, text_or_base64};
-use moltis_runtime::store::{Begun, Finished, Gone, LostCommand, Once, now_millis};
+use moltis_runtime::store::{Finished, Gone, LostCommand};
 use moltis_runtime::{Capped, OpenSession, Opened, Overrides, Runtime, SessionRequest};
 use moltis_sandbox::exec::{ExecControl, ExecEvent, ExecEvents, Outcome};
 use moltis_sandbox::{
@@ -23,13 +23,12 @@ use super::words;
 use crate::ask::{Ask, MAX_BODY};
 use crate::call::{Call, failed};
 use crate::carry::{carry, unheard};
-use crate::identity::Identity;
 use crate::live::{self, EVENTS, Event, LINES};
 use crate::metrics::Ended;
+use crate::once;
 use crate::problem::Problem;
-use crate::route::{Answered, Bound, Route, Rule, header as header_param};
-use crate::schema::{named, text_of};
-use crate::secrets::hex;
+use crate::route::{Answered, Bound, Route, Rule};
+use crate::schema::named;
 use crate::state::State;
 
 /// Forms of the answer.
@@ -40,14 +39,9 @@ const PIECE: usize = 64 << 10;
 
 /// The routes.
 pub fn routes() -> Vec<Route> {
-    let key = header_param(
-        "idempotency-key",
-        "A name for this request: sent again under it, it never runs again, and is answered as it was before",
-        text_of(1, 255),
-    );
     let both = |route: Route| {
-        route
-            .with([key.clone()])
+        let route = route
+            .with([once::param()])
             .json(named("ExecRequest"))
             .at_most(MAX_BODY)
             .runs()
@@ -60,9 +54,8 @@ pub fn routes() -> Vec<Route> {
                     (EVENTS, crate::schema::text()),
                     (LINES, crate::schema::text()),
                 ],
-            )
-            .telling("idempotency-replayed", "`true` when the request had run before, and this is its answer")
-            .more(
+            );
+        once::told(route).more(
                 "With `Accept: text/event-stream` or `application/x-ndjson` the events are `progress`, `started`, \
                  `stdout`, `stderr` and at the end `exit` (an `ExecAnswer` without output) or `error` (a `Problem`). A \
                  caller that goes away takes the command with it.",
@@ -299,7 +292,7 @@ async fn run(mut call: Call, key: Option<SessionKey>) -> Answered {
     let (ask, body): (Ask, Bytes) = call.json_and_bytes().await?;
     let runtime = call.runtime();
     let job = job(&call, &ask, key.clone(), runtime).await?;
-    let name = call.header("idempotency-key").map(str::to_owned);
+    let name = call.header(once::HEADER).map(str::to_owned);
     let Some(name) = name else {
         return match kind {
             "application/json" => {
@@ -309,34 +302,10 @@ async fn run(mut call: Call, key: Option<SessionKey>) -> Answered {
             kind => job.stream(kind).await,
         };
     };
-    let once = once(&call.who, name, key.as_ref(), &body);
-    let asked = once.clone();
-    let begun = call.runtime().store().run(move |db| db.begin_once(&asked, now_millis())).await?;
-    match begun {
-        Begun::New => {}
-        Begun::Done(finished) => return replayed(finished, kind),
-        Begun::Running => {
-            return Err(Problem::new(
-                StatusCode::CONFLICT,
-                "refused",
-                Diagnosis::new("idempotency-running", "this request runs still, and is not run twice")
-                    .fix("ask again when it may have ended"),
-            )
-            .header(header::RETRY_AFTER, "1"));
-        }
-        Begun::Differs => {
-            return Err(Problem::invalid("idempotency-reused", "another request had this Idempotency-Key")
-                .fix("use a key of its own for each request")
-                .status(StatusCode::UNPROCESSABLE_ENTITY));
-        }
-        Begun::Lost => {
-            return Err(Error::Lost(
-                Diagnosis::new("exec-lost", "the request ran before, and what came of it is not known")
-                    .cause("the gateway ended while it ran")
-                    .fix("look at what it did before asking for it under another Idempotency-Key"),
-            )
-            .into());
-        }
+    let session = key.as_ref().map_or("", SessionKey::as_str);
+    let request = once::request(&call.who, name, &[session.as_bytes(), &body]);
+    if let Some(finished) = once::begin(&call.runtime(), &request, "exec-lost").await? {
+        return Ok(replayed(finished, kind));
     }
     // From here on it is carried to its end, so that its answer is written down whatever becomes of its caller, whose
     // going away ends the command.
@@ -345,7 +314,7 @@ async fn run(mut call: Call, key: Option<SessionKey>) -> Answered {
     let (_here, gone) = oneshot::channel::<()>();
     tokio::spawn(async move {
         let answered = job.collect_until(gone).await;
-        let finished = written(&state.runtime(), once, &answered).await;
+        let finished = once::finish(&state.runtime(), request, 200, &answered).await;
         let _ = tell.send(answered.and_then(|answer| finished.map(|()| answer)));
     });
     let answered = told.await.map_err(|_| failed("exec-broke", "running the command broke off"))?;
@@ -374,54 +343,13 @@ async fn job(call: &Call, ask: &Ask, key: Option<SessionKey>, runtime: Runtime) 
     Ok(Job { state: Arc::clone(&call.state), runtime, settings, session, request, input, cap })
 }
 
-fn once(who: &Identity, key: String, session: Option<&SessionKey>, body: &[u8]) -> Once {
-    use sha2::{Digest, Sha256};
-
-    let mut hash = Sha256::new();
-    hash.update(session.map_or("", SessionKey::as_str).as_bytes());
-    hash.update([0]);
-    hash.update(body);
-    Once { caller: who.name(), key, request: hex(&hash.finalize()) }
-}
-
-/// Writes an answer down. What did not run may be tried again.
-async fn written(runtime: &Runtime, once: Once, answered: &Result<Answer, Problem>) -> Result<(), Problem> {
-    let finished = match answered {
-        Ok(answer) => Finished {
-            status: 200,
-            kind: "application/json".to_owned(),
-            answer: serde_json::to_vec(answer).unwrap_or_default(),
-        },
-        Err(problem) if problem.is_lost() => Finished {
-            status: StatusCode::BAD_GATEWAY.as_u16(),
-            kind: crate::problem::KIND.to_owned(),
-            answer: problem.document().to_string().into_bytes(),
-        },
-        Err(_) => {
-            return Ok(runtime.store().run(move |db| db.forget_once(&once)).await?);
-        }
-    };
-    Ok(runtime.store().run(move |db| db.finish_once(&once, &finished)).await?)
-}
-
-/// An answer that was written down.
-fn replayed(finished: Finished, kind: &'static str) -> Answered {
-    let status = StatusCode::from_u16(finished.status).unwrap_or(StatusCode::OK);
-    let mut response = if status.is_success() && kind != "application/json" {
-        let value = serde_json::from_slice(&finished.answer).unwrap_or_default();
-        live::answer(kind, futures_util::stream::iter(as_events(value)))
-    } else {
-        let mut response = Response::new(Body::from(finished.answer));
-        *response.status_mut() = status;
-        let kind = HeaderValue::from_str(&finished.kind);
-        response
-            .headers_mut()
-            .insert(header::CONTENT_TYPE, kind.unwrap_or(HeaderValue::from_static("application/json")));
-        response
-    };
-    let name = header::HeaderName::from_static("idempotency-replayed");
-    response.headers_mut().insert(name, HeaderValue::from_static("true"));
-    Ok(response)
+/// An answer that was written down, in the form that is asked for now.
+fn replayed(finished: Finished, kind: &'static str) -> Response {
+    if finished.status != 200 || kind == FORMS[0] {
+        return once::replayed(finished);
+    }
+    let value = serde_json::from_slice(&finished.answer).unwrap_or_default();
+    once::mark(live::answer(kind, futures_util::stream::iter(as_events(value))))
 }
 
 /// A whole answer as events.

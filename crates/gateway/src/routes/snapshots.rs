@@ -3,13 +3,15 @@
 use axum::http::Method;
 use moltis_runtime::store::Session;
 use moltis_sandbox::SessionKey;
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::sessions::told;
 use super::words;
-use crate::call::{Call, json as json_answer, ok, session_key};
+use crate::call::{Call, failed, ok, session_key};
 use crate::grants::{self, Asked};
+use crate::once;
+use crate::problem::Problem;
 use crate::route::{Answered, Bound, Route, Rule};
 use crate::schema::{flag, has, list as list_of, may, named, object, or_null, text, text_of};
 
@@ -27,7 +29,7 @@ pub fn routes() -> Vec<Route> {
         .about("Sessions", "The snapshots of a session, oldest first")
         .more("The session need not be there any more: its snapshots stay unless it was purged.")
         .answers(200, "All of them", object("", [has("snapshots", "", list_of(named("Snapshot")))])),
-        of(Route::new(
+        once::told(of(Route::new(
             Method::POST,
             "/api/v1/sessions/{session}/snapshots",
             "takeSnapshot",
@@ -40,7 +42,8 @@ pub fn routes() -> Vec<Route> {
         )
         .json(object("", [may("name", "What to call it, beside its id", or_null(text_of(1, 64)))]))
         .or_nothing()
-        .answers(201, "It was taken", named("TakenSnapshot")),
+        .with([once::param()])
+        .answers(201, "It was taken", named("TakenSnapshot"))),
         of(Route::new(
             Method::DELETE,
             "/api/v1/sessions/{session}/snapshots/{snapshot}",
@@ -51,7 +54,7 @@ pub fn routes() -> Vec<Route> {
         .part("snapshot", "Its id or name", text_of(1, 64))
         .about("Sessions", "Remove a snapshot that no session begins from")
         .answers(200, "It is gone", object("", [has("removed", "Its id", text())])),
-        of(Route::new(
+        once::told(of(Route::new(
             Method::POST,
             "/api/v1/sessions/{session}/restore",
             "restoreSession",
@@ -67,8 +70,9 @@ pub fn routes() -> Vec<Route> {
                 may("recreate", "End what runs in the sandbox", flag()),
             ],
         ))
-        .answers(200, "It begins there", named("Session")),
-        of(Route::new(
+        .with([once::param()])
+        .answers(200, "It begins there", named("Session"))),
+        once::told(of(Route::new(
             Method::POST,
             "/api/v1/sessions/{session}/fork",
             "forkSession",
@@ -83,7 +87,8 @@ pub fn routes() -> Vec<Route> {
                 may("snapshot", "Id or name; absent: one that is taken now", or_null(text_of(1, 64))),
             ],
         ))
-        .answers(201, "It was made", named("Session")),
+        .with([once::param()])
+        .answers(201, "It was made", named("Session"))),
     ]
 }
 
@@ -119,9 +124,10 @@ async fn list(call: Call) -> Answered {
 
 async fn take(mut call: Call) -> Answered {
     let key = call.session()?;
-    let asked: AskedSnapshot = call.json().await?;
-    let taken = call.runtime().take_snapshot(&key, asked.name.as_deref(), &call.caller()).await?;
-    json_answer(201, &taken)
+    let (asked, body): (AskedSnapshot, _) = call.json_and_bytes().await?;
+    let (runtime, by, of) = (call.runtime(), call.caller(), key.clone());
+    let work = async move { told_as(&runtime.take_snapshot(&of, asked.name.as_deref(), &by).await?) };
+    once::run(&call, &[b"takeSnapshot", key.as_str().as_bytes(), &body], 201, work).await
 }
 
 async fn remove(call: Call) -> Answered {
@@ -132,22 +138,35 @@ async fn remove(call: Call) -> Answered {
 
 async fn restore(mut call: Call) -> Answered {
     let key = call.session()?;
-    let asked: AskedRestore = call.json().await?;
-    let session = call.runtime().restore_session(&key, asked.snapshot.as_deref(), asked.recreate).await?;
-    ok(&told(&session, None))
+    let (asked, body): (AskedRestore, _) = call.json_and_bytes().await?;
+    let (runtime, of) = (call.runtime(), key.clone());
+    let work = async move {
+        let session = runtime.restore_session(&of, asked.snapshot.as_deref(), asked.recreate).await?;
+        told_as(&told(&session, None))
+    };
+    once::run(&call, &[b"restoreSession", key.as_str().as_bytes(), &body], 200, work).await
 }
 
 async fn fork(mut call: Call) -> Answered {
     let key = call.session()?;
-    let asked: AskedFork = call.json().await?;
+    let (asked, body): (AskedFork, _) = call.json_and_bytes().await?;
     let new: SessionKey = session_key(&asked.session)?;
     call.see(&new)?;
-    let runtime = call.runtime();
-    let from = runtime.existing_session(&key).await?;
-    // The new one sets what this one does: whoever makes it must be allowed to set that.
-    grants::see(&runtime, &call.who, set_by(&from)).await?;
-    let (session, _) = runtime.fork_session(&key, &new, asked.snapshot.as_deref(), &call.caller()).await?;
-    json_answer(201, &told(&session, None))
+    let (runtime, who, by, of) = (call.runtime(), call.who.clone(), call.caller(), key.clone());
+    let work = async move {
+        let from = runtime.existing_session(&of).await?;
+        // The new one sets what this one does: whoever makes it must be allowed to set that.
+        grants::see(&runtime, &who, set_by(&from)).await?;
+        let (session, _) = runtime.fork_session(&of, &new, asked.snapshot.as_deref(), &by).await?;
+        told_as(&told(&session, None))
+    };
+    once::run(&call, &[b"forkSession", key.as_str().as_bytes(), &body], 201, work).await
+}
+
+/// An answer as JSON.
+fn told_as(answer: &impl Serialize) -> Result<Value, Problem> {
+    serde_json::to_value(answer)
+        .map_err(|error| failed("answer-failed", "the answer cannot be written").cause(error))
 }
 
 fn set_by(session: &Session) -> Asked<'_> {

@@ -74,6 +74,11 @@ pub fn all() -> Named {
                     may("guarantees", "", named("Guarantees")),
                     may("leftOff", "", list(named("NotEnforced"))),
                     may("notes", "", list(text())),
+                    may(
+                        "snapshots",
+                        "What a snapshot of its sandboxes holds; absent: none can be taken",
+                        word(&["fileSystem", "memoryAndFileSystem"]),
+                    ),
                     may("reason", "Why it is not usable", named("Diagnosis")),
                     may("failedOver", "", named("FailedOver")),
                 ],

@@ -10,7 +10,12 @@ use crate::{args, flags, output, render};
 /// Takes one; gives the exit status.
 pub async fn take(runtime: &Runtime, args: &args::Snapshot) -> Result<i32, Failure> {
     let key = flags::session_key(&args.key)?;
-    let taken = runtime.take_snapshot(&key, args.name.as_deref(), &Caller::this_user()).await?;
+    let taken = runtime.take_snapshot(&key, args.name.as_deref(), &Caller::this_user()).await;
+    let taken = taken.map_err(|error| match error.code() {
+        // It cannot be right, whatever there is.
+        "snapshot-name-invalid" => Failure::from(error).of_usage(),
+        _ => error.into(),
+    })?;
     if args.json {
         return output::print_json(&json!(taken));
     }
