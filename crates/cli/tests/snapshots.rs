@@ -268,6 +268,13 @@ fn names_links_and_special_files_stay_what_they_are_and_lead_nowhere_else() {
     );
     let ran = place.run(["exec", "--session", "s", &make]);
     assert_eq!((ran.status, ran.stdout.as_str()), (Some(1), ""), "no device is made: {ran:?}");
+    // Deeper than a path can be long.
+    let down = |each: &str, then: &str| {
+        format!(
+            "cd ~; python3 -c \"\nimport os\nfor _ in range(400):\n  {each}; os.chdir('deep-down-there')\n{then}\""
+        )
+    };
+    place.in_session("s", &down("os.mkdir('deep-down-there')", "open('bottom', 'w').write('here')"));
     let look = "cd ~; LC_ALL=C ls -A | grep -v ^files$; readlink out out-file up etc broken; cat d/file hard ./-rf \
                 new* raw* ... back*; stat -c '%a %F %Y' d/file; stat -c '%a %F' d 'd/ x '";
     let before = place.in_session("s", look);
@@ -277,6 +284,7 @@ fn names_links_and_special_files_stay_what_they_are_and_lead_nowhere_else() {
     session(&place, &["restore", "s", "first"]);
     let after = place.in_session("s", look);
     assert_eq!(after, before.replace("fifo\n", "").replace("socket\n", ""));
+    assert_eq!(place.in_session("s", &down("pass", "print(open('bottom').read())")), "here\n");
     // A hard link is a file of its own from then on.
     assert_eq!(place.in_session("s", "stat -c %h ~/hard; ls /tmp"), "1\n");
     let entries: Vec<_> =
