@@ -156,6 +156,10 @@ impl Runtime {
         let lasts = spec.home.is_some();
         // One that all share is never touched, whatever it was when the snapshot was taken.
         let home = begins.home && !shared && (!lasts || begins.home_waits);
+        let (data_dir, id) = (self.config().data_dir.value.clone(), begins.snapshot.clone());
+        let known = self.store().run(move |db| db.snapshot(&id)).await?;
+        let known = known.ok_or_else(|| errors::missing(&spec.key, begins.snapshot.as_str()))?;
+        off_thread(move || parts::see_whole(&data_dir, &known)).await?;
         parts::unpack(&self.config().data_dir.value, &begins.snapshot, sandbox, spec, home, lasts).await?;
         if home && lasts {
             let lock = lock.share();

@@ -201,6 +201,10 @@ async fn a_snapshot_that_cannot_be_unpacked_leaves_no_sandbox_and_the_home_as_it
     assert_eq!(code(runtime.open_session(&request("s")).await), "snapshot-unusable");
     assert_eq!(stored(&runtime, "s").await.sandbox, None);
     assert_eq!(std::fs::read_to_string(runtime.home(&key("s")).unwrap().join("x")).unwrap(), "two\n");
+    // One that was cut off would take the home with it before that is seen.
+    std::fs::write(&home, &std::fs::read(&aside).unwrap()[..1024]).unwrap();
+    assert_eq!(code(runtime.open_session(&request("s")).await), "snapshot-unusable");
+    assert_eq!(std::fs::read_to_string(runtime.home(&key("s")).unwrap().join("x")).unwrap(), "two\n");
     std::fs::rename(&aside, &home).unwrap();
     assert_eq!(out(&mut open(&runtime, "s").await, "cat ~/x").await, "one\n");
     here.end().await;

@@ -15,7 +15,7 @@ use moltis_sandbox::{EntryKind, GuestPath, Result, Sandbox, SandboxSpec, Snapsho
 
 use super::errors::unusable;
 use crate::runtime::see_space;
-use crate::store::SnapshotHome;
+use crate::store::{Snapshot, SnapshotHome};
 
 /// Bytes after which it is looked whether there is still room.
 const LOOK: u64 = 16 << 20;
@@ -144,6 +144,22 @@ fn mounted(spec: &SandboxSpec, place: &str) -> Vec<Vec<u8>> {
         .map(|below| below.as_os_str().as_bytes().to_vec())
         .filter(|below| !below.is_empty())
         .collect()
+}
+
+/// Sees that the archives are as long as they were when they were written, before anything gives way to them. Blocks.
+pub(super) fn see_whole(data_dir: &Path, snapshot: &Snapshot) -> Result<()> {
+    let folder = folder(data_dir, &snapshot.id);
+    let home = (snapshot.home == SnapshotHome::Copied).then_some(Part::Home);
+    let mut bytes = 0;
+    for part in [Some(Part::Scratch), home].into_iter().flatten() {
+        let path = folder.join(part.file());
+        bytes += std::fs::symlink_metadata(&path).map_err(|error| unusable(&path, &error))?.len();
+    }
+    if bytes != snapshot.bytes {
+        let cause = format!("there are {bytes} bytes of archives, and {} were written", snapshot.bytes);
+        return Err(unusable(&folder, &std::io::Error::other(cause)));
+    }
+    Ok(())
 }
 
 /// Fills a new sandbox from the archives. `lasts`: the home is a folder that is there already, and gives way.
