@@ -135,8 +135,8 @@ where
 {
     let runtime = call.runtime();
     // Apart from those of commands, which are a session, if any, and a body, which is never empty.
-    let named =
-        call.header(HEADER).map(|key| request(&call.who, key.to_owned(), &[&[b"", b""], asked].concat()));
+    let all = || [&[&b""[..], b""][..], asked].concat();
+    let named = call.header(HEADER).map(|key| request(&call.who, key.to_owned(), &all()));
     if let Some(once) = &named
         && let Some(finished) = begin(&runtime, once, "request-lost").await?
     {

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures_util::Stream;
