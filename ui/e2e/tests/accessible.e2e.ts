@@ -14,6 +14,7 @@ const PLACES = [
   AT,
   `${AT}/terminal`,
   `${AT}/background`,
+  `${AT}/snapshots`,
   `${AT}/files?path=/home/sandbox/work&view=/home/sandbox/work/evil.svg`,
   '/network',
   '/network/hosts',

@@ -15,6 +15,7 @@ const PLACES: readonly [address: string, title: RegExp, shown: string][] = [
   [`${AT}/terminal`, /Terminal/, 'Terminal'],
   [`${AT}/background`, /Background/, 'Background'],
   [`${AT}/files?path=/home/sandbox/work`, /Files/, 'a.txt'],
+  [`${AT}/snapshots`, /Snapshots/, 'None was taken'],
   ['/network', /^Network/, 'track.ads.example'],
   ['/network/hosts', /Hosts/, 'track.ads.example'],
   ['/network/rules', /Rules/, 'packages.example'],

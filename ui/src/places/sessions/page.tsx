@@ -17,6 +17,7 @@ import { SessionFiles } from '../files/session';
 import { Commands } from './commands';
 import { Editor, type Focus } from './editor';
 import { Processes } from './processes';
+import { Snapshots } from './snapshots';
 import { asker } from './timeline';
 import { TerminalPart } from './terminal-part';
 import { useSession } from './use-session';
@@ -26,6 +27,7 @@ const TABS = [
   ['terminal', 'Terminal'],
   ['background', 'Background'],
   ['files', 'Files'],
+  ['snapshots', 'Snapshots'],
 ] as const;
 
 export function SessionPage({ session, tab }: { session: string; tab: string }) {
@@ -131,6 +133,9 @@ function One({ session, tab, onMade }: { session: string; tab: string; onMade: (
           />
         ))}
       {shown === 'background' && <Processes session={session} processes={view.processes} mayWrite={mayWrite} />}
+      {shown === 'snapshots' && data && (
+        <Snapshots key={session} details={data} mayWrite={mayWrite} onChanged={view.details.reload} />
+      )}
       {shown === 'files' && <SessionFiles key={session} session={session} mounts={data?.mounts ?? []} mayWrite={mayWrite} />}
     </div>
   );
@@ -247,6 +252,11 @@ function Header({
           made <When millis={details.createdMillis} />
         </span>
         <span>{details.commandsRemembered.toLocaleString('en')} commands remembered</span>
+        {details.begins && (
+          <span>
+            begins from <Link to={address(['sessions', details.session, 'snapshots'])}>a snapshot</Link>
+          </span>
+        )}
       </div>
       {details.fate === 'madeAnew' && (
         <div class="told warn">
