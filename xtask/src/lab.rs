@@ -6,7 +6,6 @@
 mod guest;
 mod image;
 mod machine;
-mod ticks;
 
 use std::fs;
 use std::os::unix::fs::symlink;

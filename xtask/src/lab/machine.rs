@@ -9,7 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::image::Image;
-use super::ticks;
 use crate::command::{Ended, Scratch, find, kept};
 use crate::engines::cache;
 use crate::real::Trouble;
@@ -261,14 +260,11 @@ fn qemu(image: &Image, scratch: &Path, port: u16, helped: bool) -> Vec<String> {
     words.extend(["-nodefaults", "-display", "none", "-device", "virtio-rng-pci"].map(str::to_owned));
     words.extend(["-kernel".into(), image.file("vmlinuz").display().to_string()]);
     words.extend(["-initrd".into(), image.file("initrd").display().to_string()]);
-    let mut line = "root=/dev/vda rw console=ttyS0 quiet no_timer_check panic=-1".to_owned();
-    if !helped && let Some(rate) = ticks::rate() {
-        // Emulated processors count this one's ticks, all alike. The kernel, which measures them on a busy machine, takes
-        // them for unstable or for several times slower than they are: then its clock is wrong, and machines inside that
-        // are begun from a snapshot of some minutes ago hang.
-        line += &format!(" tsc=reliable tsc_early_khz={rate}");
-    }
-    words.extend(["-append".into(), line, "-no-reboot".into()]);
+    words.extend([
+        "-append".into(),
+        "root=/dev/vda rw console=ttyS0 quiet no_timer_check panic=-1".into(),
+        "-no-reboot".into(),
+    ]);
     words.extend(["-drive".into(), disk(&image.file("disk"), "snapshot=on,cache=unsafe")]);
     words.extend(["-drive".into(), disk(Path::new("/dev/stdin"), "readonly=on")]);
     words.extend(["-netdev".into(), format!("user,id=net,hostfwd=tcp:127.0.0.1:{port}-:22")]);
