@@ -307,8 +307,13 @@ fn see_room(place: &Path) -> Result<()> {
 
 /// Sees that there is room where the data directory is, or would be.
 pub(crate) fn see_space(place: &Path) -> Result<()> {
+    see_space_for(place, 0)
+}
+
+/// Sees that there is room for so many bytes more.
+pub(crate) fn see_space_for(place: &Path, bytes: u64) -> Result<()> {
     let free = free_bytes(place)?;
-    if free < FREE_FLOOR {
+    if free.saturating_sub(bytes) < FREE_FLOOR {
         let mib = |bytes: u64| bytes >> 20;
         let place = place.display().to_string();
         return Err(RuntimeError::DiskLow { place, free: mib(free), floor: mib(FREE_FLOOR) }.into());

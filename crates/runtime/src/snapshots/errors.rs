@@ -138,3 +138,12 @@ pub(super) fn unusable(place: &std::path::Path, cause: &std::io::Error) -> Error
         .fix("see whether the disk is in order; if a part of it is gone, begin from another snapshot"),
     )
 }
+
+/// The sandbox says nothing of its files any more.
+pub(super) fn stalled(within: std::time::Duration) -> Error {
+    Error::Unavailable(
+        Diagnosis::new("snapshot-stalled", "the sandbox does not go on telling what is in its files")
+            .cause(format!("nothing came for {} s", within.as_secs()))
+            .fix("try again; if it stays so, end the sandbox (`moltis sandbox stop`): it may be stuck, or hostile"),
+    )
+}

@@ -5,16 +5,17 @@ use std::io::{BufWriter, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use moltis_agent_protocol::tar::{BLOCK, padding};
 use moltis_host::bridge::{self, Inflow};
 use moltis_host::tree::archive::Archive;
-use moltis_sandbox::{EntryKind, GuestPath, Result, Sandbox, SandboxSpec, SnapshotId};
+use moltis_sandbox::{ByteStream, EntryKind, GuestPath, Result, Sandbox, SandboxSpec, SnapshotId};
 
-use super::errors::unusable;
-use crate::runtime::see_space;
+use super::errors::{stalled, unusable};
+use crate::runtime::{see_space, see_space_for};
 use crate::store::{Snapshot, SnapshotHome};
 
 /// Bytes after which it is looked whether there is still room.
@@ -22,6 +23,9 @@ const LOOK: u64 = 16 << 20;
 
 /// Bytes that are read at once.
 const PIECE: usize = 128 << 10;
+
+/// How long a sandbox may say nothing while its files are read.
+const STALLED: Duration = Duration::from_secs(60);
 
 /// A part of a sandbox that is kept as an archive.
 #[derive(Clone, Copy)]
@@ -79,12 +83,24 @@ pub(super) async fn keep(
     let home = (home == SnapshotHome::Copied).then_some(Part::Home);
     for part in [Some(Part::Scratch), home].into_iter().flatten() {
         let place = inside(part.place().as_bytes())?;
-        let content = sandbox.files().download(&place).await?;
+        let content = watched(sandbox.files().download(&place).await?, STALLED);
         let (file, data) = (folder.join(part.file()), data.clone());
         let others = mounted(spec, part.place());
         bytes += bridge::consume(content, move |inflow| write(inflow, &file, &data, &others)).await?;
     }
     Ok(bytes)
+}
+
+/// A stream that ends with an error where nothing comes for too long: who sends it may be anybody, and the session is
+/// locked meanwhile.
+fn watched(content: ByteStream, within: Duration) -> ByteStream {
+    Box::pin(futures_util::stream::unfold(Some(content), move |content| async move {
+        let mut content = content?;
+        match tokio::time::timeout(within, content.next()).await {
+            Ok(piece) => piece.map(|piece| (piece, Some(content))),
+            Err(_) => Some((Err(stalled(within)), None)),
+        }
+    }))
 }
 
 /// Writes an archive without what belongs to others. Blocks.
@@ -97,6 +113,10 @@ fn write(inflow: &mut Inflow, path: &Path, data_dir: &Path, others: &[Vec<u8>]) 
     while let Some(item) = archive.next_item()? {
         if others.iter().any(|other| is_in(&item.path, other)) {
             continue;
+        }
+        // A file may be all holes, and longer than the disk: that is seen before it is filled with zeros.
+        if item.size > LOOK {
+            see_space_for(data_dir, item.size)?;
         }
         file.write_all(&item.raw).map_err(failed)?;
         written += item.raw.len() as u64;
@@ -237,4 +257,21 @@ fn inside(path: &[u8]) -> Result<GuestPath> {
             format!("`{}` cannot be a path", String::from_utf8_lossy(path)),
         ))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_that_stalls_ends_with_an_error() {
+        let pieces = futures_util::stream::iter([1_u8, 2, 3].map(|piece| Ok(Bytes::from(vec![piece]))));
+        let stuck = pieces.chain(futures_util::stream::pending());
+        let mut found = watched(Box::pin(stuck), Duration::from_millis(50));
+        for piece in [1_u8, 2, 3] {
+            assert_eq!(found.next().await.unwrap().unwrap(), vec![piece]);
+        }
+        assert_eq!(found.next().await.unwrap().unwrap_err().code(), "snapshot-stalled");
+        assert!(found.next().await.is_none());
+    }
 }
