@@ -56,10 +56,25 @@ pub struct Journal {
     folder: PathBuf,
 }
 
-/// Held by whoever works on a machine.
+/// Held by whoever works on a machine, or keeps it.
 #[derive(Debug)]
 pub struct Lock {
-    _file: File,
+    file: File,
+    path: PathBuf,
+    /// Without this entry the lock's file is of no more use, and goes with the lock.
+    entry: Option<PathBuf>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Nobody but the holder removes the file: whoever has it open meanwhile sees that it is another one, or none.
+        if let Some(entry) = &self.entry
+            && fs::symlink_metadata(entry).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+            && is_at(&self.file, &self.path)
+        {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Journal {
@@ -150,9 +165,9 @@ impl Journal {
         written.map_err(|error| broken(&path, &error))
     }
 
-    /// Forgets it, and its locks.
+    /// Forgets it. Whoever does this has its lock, and has it still: a new entry may follow at once.
     pub fn forget(&self, id: &SandboxId) {
-        for kind in ["json", "alive", "lock"] {
+        for kind in ["json", "alive"] {
             let _ = fs::remove_file(self.path(id.as_str(), kind));
         }
     }
@@ -225,15 +240,20 @@ impl Journal {
                 Err(errno) => return Err(wrong(&errno.into())),
             }
             // Whoever had it before may have removed the file.
-            let same = |one: &fs::Metadata, other: &fs::Metadata| {
-                use std::os::unix::fs::MetadataExt;
-                (one.dev(), one.ino()) == (other.dev(), other.ino())
-            };
-            match (file.metadata(), fs::metadata(&path)) {
-                (Ok(held), Ok(there)) if same(&held, &there) => return Ok(Some(Lock { _file: file })),
-                _ => {}
+            if is_at(&file, &path) {
+                let entry = (kind == "lock").then(|| self.path(id.as_str(), "json"));
+                return Ok(Some(Lock { file, path, entry }));
             }
         }
+    }
+}
+
+/// Whether the file is the one at this path.
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(held), Ok(there)) => (held.dev(), held.ino()) == (there.dev(), there.ino()),
+        _ => false,
     }
 }
 
@@ -288,6 +308,29 @@ mod tests {
         assert_eq!(journal.instance().unwrap(), journal.instance().unwrap());
         journal.forget(&entry.id);
         assert_eq!(journal.read(&entry.id).unwrap(), None);
+    }
+
+    #[test]
+    fn who_forgets_a_machine_and_writes_down_the_next_has_its_lock_all_the_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, other) = (Journal::new(dir.path(), "vercel"), Journal::new(dir.path(), "vercel"));
+        let mut entry = entry();
+        one.write(&entry).unwrap();
+        let held = one.lock(&entry.id).unwrap();
+        one.forget(&entry.id);
+        assert!(other.try_lock(&entry.id, "lock").unwrap().is_none());
+        entry.ready = None;
+        one.write(&entry).unwrap();
+        assert!(
+            other.try_lock(&entry.id, "lock").unwrap().is_none(),
+            "another sweep would end what is being made"
+        );
+        drop(held);
+        let held = other.try_lock(&entry.id, "lock").unwrap();
+        assert!(held.is_some() && one.try_lock(&entry.id, "lock").unwrap().is_none());
+        other.forget(&entry.id);
+        drop(held);
+        assert_eq!(fs::read_dir(dir.path().join("remote/vercel")).unwrap().count(), 0, "nothing is left");
     }
 
     #[test]

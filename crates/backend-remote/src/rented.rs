@@ -278,7 +278,7 @@ impl<P: Provider> Inner<P> {
             ready: None,
         };
         let first = entry.clone();
-        // The lock's file may have gone with the old entry: what is written down now is known by a lock of its own.
+        // The lock outlives the old entry, so that no other process's sweep takes the new one for a left one.
         let (alive, instance) = self
             .on_disk(move |journal| {
                 let alive = if first.ephemeral { journal.alive(&first.id)? } else { None };
