@@ -50,6 +50,28 @@ pub struct Ready {
     pub told: Told,
 }
 
+/// All that is written down.
+#[derive(Debug, Default)]
+pub struct All {
+    /// What can be read, by id.
+    pub entries: Vec<Entry>,
+    /// Why the rest cannot: whose machines those are, and under which names, is not known.
+    pub unreadable: Vec<Error>,
+}
+
+impl All {
+    /// Whether a machine of this name is written down.
+    ///
+    /// # Errors
+    /// When it is not among what can be read, and something else cannot.
+    pub fn knows(&self, name: &str) -> Result<bool> {
+        if self.entries.iter().any(|entry| entry.name == name) {
+            return Ok(true);
+        }
+        self.unreadable.first().map_or(Ok(false), |error| Err(error.clone()))
+    }
+}
+
 /// The journal of one backend.
 #[derive(Clone, Debug)]
 pub struct Journal {
@@ -139,11 +161,11 @@ impl Journal {
     /// What is written down of a sandbox.
     ///
     /// # Errors
-    /// When it cannot be read. What is no entry of this version is none.
+    /// When it cannot be read, or is no entry of this version.
     pub fn read(&self, id: &SandboxId) -> Result<Option<Entry>> {
         let path = self.path(id.as_str(), "json");
         match fs::read(&path) {
-            Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| other(&path, &error)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(broken(&path, &error)),
         }
@@ -176,21 +198,23 @@ impl Journal {
     ///
     /// # Errors
     /// When the folder cannot be read.
-    pub fn all(&self) -> Result<Vec<Entry>> {
+    pub fn all(&self) -> Result<All> {
         let found = match fs::read_dir(&self.folder) {
             Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(All::default()),
             Err(error) => return Err(broken(&self.folder, &error)),
         };
-        let mut all = Vec::new();
-        for file in found.flatten() {
-            let name = file.file_name();
+        let mut all = All::default();
+        for file in found {
+            let name = file.map_err(|error| broken(&self.folder, &error))?.file_name();
             let id = name.to_str().and_then(|name| SandboxId::parse(name.strip_suffix(".json")?));
-            if let Some(entry) = id.and_then(|id| self.read(&id).ok().flatten()) {
-                all.push(entry);
+            match id.map(|id| self.read(&id)) {
+                Some(Ok(entry)) => all.entries.extend(entry),
+                Some(Err(error)) => all.unreadable.push(error),
+                None => {}
             }
         }
-        all.sort_by(|one, other| one.id.cmp(&other.id));
+        all.entries.sort_by(|one, other| one.id.cmp(&other.id));
         Ok(all)
     }
 
@@ -271,6 +295,14 @@ fn broken(path: &Path, error: &io::Error) -> Error {
     )
 }
 
+fn other(path: &Path, error: &serde_json::Error) -> Error {
+    Error::Unavailable(
+        Diagnosis::new("journal-unreadable", format!("{} is no entry of this version", path.display()))
+            .cause(error)
+            .fix("use the version that wrote it; or end its sandbox at the provider, and remove the file"),
+    )
+}
+
 /// Now, in milliseconds since 1970.
 pub fn now_millis() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -301,10 +333,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let journal = Journal::new(dir.path(), "vercel");
         let entry = entry();
-        assert_eq!(journal.all().unwrap(), []);
+        assert_eq!(journal.all().unwrap().entries, []);
         journal.write(&entry).unwrap();
         assert_eq!(journal.read(&entry.id).unwrap(), Some(entry.clone()));
-        assert_eq!(journal.all().unwrap(), std::slice::from_ref(&entry));
+        assert_eq!(journal.all().unwrap().entries, std::slice::from_ref(&entry));
         assert_eq!(journal.instance().unwrap(), journal.instance().unwrap());
         journal.forget(&entry.id);
         assert_eq!(journal.read(&entry.id).unwrap(), None);
@@ -331,6 +363,34 @@ mod tests {
         other.forget(&entry.id);
         drop(held);
         assert_eq!(fs::read_dir(dir.path().join("remote/vercel")).unwrap().count(), 0, "nothing is left");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_taken_for_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let journal = Journal::new(dir.path(), "vercel");
+        let entry = entry();
+        journal.write(&entry).unwrap();
+        let other = SandboxId::of(&SessionKey::new("t").unwrap());
+        let path = journal.path(other.as_str(), "json");
+        let tell = || {
+            let all = journal.all().unwrap();
+            assert_eq!(all.entries, std::slice::from_ref(&entry));
+            assert!(all.knows(&entry.name).unwrap());
+            let error = all.knows("moltis-y").unwrap_err();
+            assert_eq!(journal.read(&other).unwrap_err().code(), error.code());
+            assert!(error.diagnosis().message.contains(path.to_str().unwrap()), "{error}");
+            (all.unreadable.len(), error.code().to_owned())
+        };
+        // Of another version.
+        fs::write(&path, "{\"of\":\"another version\"}").unwrap();
+        assert_eq!(tell(), (1, "journal-unreadable".to_owned()));
+        fs::remove_file(&path).unwrap();
+        // It cannot be read at all, not even by root.
+        fs::create_dir(&path).unwrap();
+        assert_eq!(tell(), (1, "journal-broken".to_owned()));
+        fs::remove_dir(&path).unwrap();
+        assert!(!journal.all().unwrap().knows("moltis-y").unwrap());
     }
 
     #[test]

@@ -18,7 +18,7 @@ use moltis_sandbox::{
     Backend, BackendName, Detection, Diagnosis, Error, Guarantees, Lifetime, Result, Sandbox, SandboxId,
     SandboxRecord, SandboxSpec, blocking,
 };
-use tokio::sync::{OnceCell, oneshot};
+use tokio::sync::oneshot;
 
 use crate::failure;
 use crate::http::Failure;
@@ -30,6 +30,7 @@ use crate::tools::Tools;
 use crate::workspace::{Carried, Place, Shown, last};
 
 pub use provider::{Listed, Provider};
+use sweep::Swept;
 
 /// A backend whose sandboxes are machines of a provider.
 pub struct Rented<P> {
@@ -45,7 +46,7 @@ struct Inner<P> {
     guarantees: Guarantees,
     journal: Journal,
     /// Whether what earlier processes left has been looked for.
-    swept: OnceCell<()>,
+    swept: tokio::sync::Mutex<Swept>,
     /// Names of machines that were listed and are written down nowhere, by whose they say they are.
     strays: Mutex<HashMap<SandboxId, Vec<String>>>,
 }
@@ -69,7 +70,7 @@ impl<P: Provider> Rented<P> {
                 provider,
                 guarantees,
                 journal,
-                swept: OnceCell::new(),
+                swept: tokio::sync::Mutex::new(Swept::Never),
                 strays: Mutex::default(),
             }),
         }

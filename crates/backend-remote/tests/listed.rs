@@ -104,3 +104,56 @@ async fn one_that_was_stopped_is_told_so_and_a_list_that_cannot_be_had_hides_not
     sandbox.close().await.unwrap();
     assert_eq!(rig.daytona.machines(), Vec::<String>::new());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_removed_as_unknown_while_something_that_is_written_down_cannot_be_read() {
+    let rig = daytona::Rig::new(Age::Newer).await;
+    let kept = rig.backend().open(&spec("kept")).await.unwrap();
+    let name = rig.daytona.machines().remove(0);
+    let path = rig.data.path().join(format!("remote/daytona/{}.json", kept.id()));
+    let written = std::fs::read(&path).unwrap();
+    std::fs::write(&path, b"{\"version\":\"of another time\"}").unwrap();
+
+    let next = rig.backend();
+    next.open(&spec("next")).await.unwrap().close().await.unwrap();
+    assert_eq!(rig.daytona.machines(), std::slice::from_ref(&name));
+    let unreadable = |error: &moltis_sandbox::Error| {
+        assert_eq!((error.kind(), error.code()), ("unavailable", "journal-unreadable"));
+        assert!(error.diagnosis().message.contains(path.to_str().unwrap()), "{error}");
+    };
+    unreadable(&next.discard(&name).await.unwrap_err());
+    let listed = next.list().await.unwrap();
+    assert_eq!(
+        listed.iter().filter_map(told).collect::<Vec<_>>(),
+        [(name.clone(), "started".into(), false, true)]
+    );
+    unreadable(&next.remove(kept.id()).await.unwrap_err());
+    unreadable(&next.open(&spec("kept")).await.err().unwrap());
+    assert_eq!(rig.daytona.machines(), [name]);
+
+    std::fs::write(&path, written).unwrap();
+    let again = next.open(&spec("kept")).await.unwrap();
+    assert!(!again.is_new());
+    again.close().await.unwrap();
+    assert_eq!(rig.daytona.machines(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_for_what_others_left_that_failed_is_made_again() {
+    let rig = daytona::Rig::new(Age::Newer).await;
+    let lost = rig.backend().open(&spec("lost")).await.unwrap();
+    let name = rig.daytona.machines().remove(0);
+    std::fs::remove_file(rig.data.path().join(format!("remote/daytona/{}.json", lost.id()))).unwrap();
+    let next = rig.backend();
+    rig.daytona.fail("GET", "/api/sandbox", Fault::Status(403, "Forbidden", None), 1);
+    let other = next.open(&spec("other")).await.unwrap();
+    assert!(rig.daytona.machines().contains(&name), "it could not be looked for");
+    let end = std::time::Instant::now() + Duration::from_secs(30);
+    while rig.daytona.machines().contains(&name) {
+        assert!(std::time::Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        next.open(&spec("other")).await.unwrap();
+    }
+    other.close().await.unwrap();
+    assert_eq!(rig.daytona.machines(), Vec::<String>::new());
+}

@@ -13,7 +13,11 @@ impl<P: Provider> Inner<P> {
         // The provider first: what is written down after this is made after this.
         let mut listed = self.listed().await;
         let mut records = Vec::new();
-        for entry in self.on_disk(|journal| journal.all()).await? {
+        let all = self.on_disk(|journal| journal.all()).await?;
+        for error in &all.unreadable {
+            tracing::warn!(%error, provider = self.title(), "a sandbox is listed as one that nobody knows of, if at all");
+        }
+        for entry in all.entries {
             // One that cannot be asked after may run.
             let running = self.provider.is_err() || !matches!(self.running(&entry, false).await, Ok(None));
             let Entry { id, name, fingerprint, created_millis, .. } = entry;

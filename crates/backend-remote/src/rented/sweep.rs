@@ -1,8 +1,7 @@
 //! The end of machines: those that are ended, and those that a killed process left.
 
-use std::collections::HashSet;
 use std::sync::PoisonError;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use moltis_sandbox::{Diagnosis, Error, Result, SandboxId};
 
@@ -17,24 +16,42 @@ const LOOKS: u32 = 4;
 const REMOVALS: u32 = 60;
 const PAUSE: Duration = Duration::from_millis(500);
 
+/// How long a sweep that failed is not made again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// What became of the sweep that is made once in a process.
+pub(super) enum Swept {
+    Never,
+    Failed(Instant),
+    Done,
+}
+
 fn is_gone(failure: &Failure) -> bool {
     matches!(failure.status(), Some(404 | 410))
 }
 
 impl<P: Provider> Inner<P> {
-    /// Removes what processes left that are no more: once in a process, before it makes anything.
+    /// Removes what processes left that are no more: once in a process, before it makes anything. One that failed is made
+    /// again, though not at once: those that open many would wait for it every time.
     pub(super) async fn sweep(&self) {
-        let swept = self.swept.get_or_init(|| async {
-            if let Err(error) = self.sweep_now().await {
-                tracing::warn!(%error, provider = self.title(), "what earlier processes left cannot be looked for");
+        let mut swept = self.swept.lock().await;
+        match *swept {
+            Swept::Done => return,
+            Swept::Failed(at) if at.elapsed() < AGAIN => return,
+            Swept::Failed(_) | Swept::Never => {}
+        }
+        *swept = match self.sweep_now().await {
+            Ok(()) => Swept::Done,
+            Err(error) => {
+                tracing::warn!(%error, provider = self.title(), "what earlier processes left is not removed");
+                Swept::Failed(Instant::now())
             }
-        });
-        swept.await;
+        };
     }
 
     async fn sweep_now(&self) -> Result<()> {
         let provider = self.provider()?;
-        for entry in self.on_disk(|journal| journal.all()).await? {
+        for entry in self.on_disk(|journal| journal.all()).await?.entries {
             if !self.is_ours(&entry) {
                 continue;
             }
@@ -63,9 +80,12 @@ impl<P: Provider> Inner<P> {
         // after this is made after this.
         let instance = self.on_disk(|journal| journal.instance()).await?;
         let listed = provider.labelled(&instance).await.map_err(|error| failure::unavailable(&error))?;
-        let known: HashSet<String> =
-            self.on_disk(|journal| journal.all()).await?.into_iter().map(|entry| entry.name).collect();
-        for Listed { name, .. } in listed.iter().filter(|one| !known.contains(&one.name)) {
+        let all = self.on_disk(|journal| journal.all()).await?;
+        for Listed { name, .. } in &listed {
+            // One that is not known may be that of an entry that cannot be read.
+            if all.knows(name)? {
+                continue;
+            }
             tracing::info!(%name, provider = provider.title(), "a sandbox that nobody knows of is removed");
             if let Err(error) = self.delete(provider, name, 1).await {
                 tracing::warn!(%name, %error, "it could not be removed");
@@ -150,7 +170,7 @@ impl<P: Provider> Inner<P> {
     pub(super) async fn discard(&self, name: &str) -> Result<()> {
         let provider = self.provider()?;
         // A name is used once: what is unknown now stays so.
-        if self.on_disk(|journal| journal.all()).await?.iter().any(|entry| entry.name == name) {
+        if self.on_disk(|journal| journal.all()).await?.knows(name)? {
             return Ok(());
         }
         self.delete(provider, name, 1).await.map_err(|error| failure::unavailable(&error))
