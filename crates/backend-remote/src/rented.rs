@@ -2,6 +2,7 @@
 //! is behind [`Provider`].
 
 mod detected;
+mod last;
 mod listed;
 mod provider;
 mod sweep;
@@ -27,7 +28,7 @@ use crate::machine::Machine;
 use crate::sandbox::{Remote, RemoteSandbox};
 use crate::sync::Store;
 use crate::tools::Tools;
-use crate::workspace::{Carried, Place, Shown, last};
+use crate::workspace::{Carried, Place, Shown};
 
 pub use provider::{Listed, Provider};
 use sweep::Swept;
@@ -129,15 +130,6 @@ impl<P: Provider> Inner<P> {
     /// Where it is kept what both sides of a workspace hold.
     fn store(&self, id: &SandboxId) -> Store {
         Store::new(&self.data_dir, self.name.as_str(), id.as_str())
-    }
-
-    /// Brings back what changed in a workspace since the last command, before its machine ends.
-    async fn carry_last(&self, entry: &Entry) {
-        let Ok(Some((ready, machine))) = self.running(entry, false).await else { return };
-        let remote = Remote::new(machine, &ready.directory, &ready.told, entry.created_millis);
-        let places = (self.data_dir.clone(), self.config_dir.clone());
-        let tools = Arc::new(Tools(Arc::new(remote)));
-        last(tools, place(&ready), self.store(&entry.id), &entry.name, places).await;
     }
 
     /// The workspace of a spec, or without one that which is written down. One that is not there any more is none where

@@ -19,12 +19,14 @@ use moltis_sandbox::{
 };
 use tokio::io::AsyncWriteExt;
 
-use crate::sync::{Carrier, Far, Step, Store, Terms, fits};
+use crate::sync::{Carrier, Far, Report, Step, Store, Terms, fits};
 
 /// Most that is kept of what a script complained about.
 const MAX_WORDS: usize = 400;
 /// How long the last carrying may take before the machine is ended all the same.
 const LAST: Duration = Duration::from_secs(600);
+/// How often it is tried within that time.
+const LAST_TRIES: u32 = 3;
 
 /// A workspace that was judged and opened.
 pub struct Shown {
@@ -131,7 +133,7 @@ pub async fn last(
     let done = match shown {
         Ok(shown) => {
             let carrier = shown.carrier(tools, place, store, machine);
-            match tokio::time::timeout(LAST, carrier.fetch()).await {
+            match tokio::time::timeout(LAST, fetch_again(&carrier)).await {
                 Ok(done) => done.map(|report| report.notes()),
                 Err(_) => Err(not_carried("it took too long")),
             }
@@ -141,6 +143,21 @@ pub async fn last(
     match done {
         Ok(notes) => notes.into_iter().for_each(|note| tracing::warn!(note, "a workspace was carried back")),
         Err(error) => tracing::warn!(%error, "changes of a workspace may be lost with the sandbox that ends"),
+    }
+}
+
+/// Fetches, and once more if it broke off: every time goes on from where the one before was.
+async fn fetch_again(carrier: &Carrier) -> Result<Report> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match carrier.fetch().await {
+            Err(error) if tries < LAST_TRIES => {
+                tracing::warn!(%error, "a workspace is not carried back yet");
+                tokio::time::sleep(Duration::from_millis(500) * tries).await;
+            }
+            done => return done,
+        }
     }
 }
 

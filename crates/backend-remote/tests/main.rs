@@ -7,6 +7,7 @@ mod contract;
 mod daytona;
 mod daytona_contract;
 mod faults;
+mod last;
 mod listed;
 mod rig;
 mod terms;

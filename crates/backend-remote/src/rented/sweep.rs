@@ -70,7 +70,10 @@ impl<P: Provider> Inner<P> {
             if !is_over {
                 continue;
             }
-            self.carry_last(&entry).await;
+            if let Err(error) = self.carry_last(&entry).await {
+                tracing::warn!(%error, name = %entry.name, "what an earlier process left is not removed");
+                continue;
+            }
             if self.end(provider, &entry).await.is_ok() {
                 let id = entry.id.clone();
                 self.forget(id).await?;
@@ -151,7 +154,7 @@ impl<P: Provider> Inner<P> {
                 .fix("set the token, project and address it was made with, and end it then"),
             ));
         }
-        self.carry_last(entry).await;
+        self.carry_last(entry).await?;
         self.end(self.provider()?, entry).await.map_err(|error| failure::unavailable(&error))?;
         let id = entry.id.clone();
         self.forget(id).await
