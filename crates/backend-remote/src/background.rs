@@ -3,7 +3,7 @@
 mod scripts;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use base64::Engine as _;
@@ -33,6 +33,9 @@ const ROUNDS: &str = "250";
 const LOOK: Duration = Duration::from_secs(120);
 /// How often a look that broke off is begun again.
 const AGAIN: u32 = 5;
+/// A look that ends sooner than this for no reason is not begun again at once, unless this much was printed.
+const SOON: Duration = Duration::from_secs(1);
+const MUCH: u64 = 1 << 20;
 /// Longest line that a look prints, with room to spare.
 const MAX_LINE: usize = 128 << 10;
 /// Bytes of a command's line that are remembered.
@@ -245,7 +248,8 @@ fn watched(
 ) -> Exec {
     let (sender, mut receiver) = mpsc::channel(PIECES);
     let control = Control { remote: Arc::clone(remote), tag: tag.clone(), pid, ending: Arc::new(ending) };
-    let watch = Watch { remote: Arc::clone(remote), tag, at: from.map(|at| at.min(MAX_OFFSET)), follow };
+    let watch =
+        Watch { remote: Arc::clone(remote), tag, at: from.map(|at| at.min(MAX_OFFSET)), bytes: 0, follow };
     tokio::spawn(async move {
         let done = tokio::select! {
             // A watcher that goes away ends nothing.
@@ -270,6 +274,8 @@ struct Watch {
     tag: String,
     /// What is wanted next of each stream.
     at: [u64; 2],
+    /// Bytes of output that were read.
+    bytes: u64,
     follow: bool,
 }
 
@@ -283,11 +289,21 @@ enum Last {
 
 impl Watch {
     async fn run(mut self, events: &mpsc::Sender<Result<ExecEvent>>) -> Result<()> {
-        let mut again = 0;
+        let (mut again, mut idle) = (0u32, 0u32);
         loop {
-            let had = self.at;
+            let (had, bytes, began) = (self.at, self.bytes, Instant::now());
             match self.look(events).await {
-                Ok(Last::More) => again = 0,
+                Ok(Last::More) => {
+                    again = 0;
+                    // The script says so after a while, or after much output. What says so at once is none of ours, and
+                    // is not to keep the provider busy.
+                    if began.elapsed() < SOON && self.bytes - bytes < MUCH {
+                        idle = (idle + 1).min(25);
+                        tokio::time::sleep(Duration::from_millis(200) * idle).await;
+                    } else {
+                        idle = 0;
+                    }
+                }
                 Ok(Last::There) => return Ok(()),
                 Ok(Last::Gone) => return Err(failure::broke()),
                 Ok(Last::Over(mut outcome, pids)) => {
@@ -373,6 +389,7 @@ impl Watch {
             let _ = events.send(Ok(ExecEvent::Missed { stdout, stderr })).await;
         }
         self.at[which] = at.saturating_add(bytes.len() as u64);
+        self.bytes += bytes.len() as u64;
         if bytes.is_empty() {
             return Ok(None);
         }
@@ -442,6 +459,9 @@ impl ExecControl for Control {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod hostile;
 
 #[cfg(test)]
 mod tests {
