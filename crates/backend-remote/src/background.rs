@@ -400,6 +400,16 @@ impl Watch {
     }
 }
 
+/// Of what is not done twice: it may have been done, unless it is certain that it was not.
+fn unsure(failure: &Failure) -> Error {
+    match failure {
+        Failure::Broken(_) | Failure::Unlike(_) | Failure::Answer { status: 500..=599, .. } => {
+            failure::lost(failure)
+        }
+        failure => failure::unavailable(failure),
+    }
+}
+
 /// What a watcher does to one.
 struct Control {
     remote: Arc<Remote>,
@@ -409,11 +419,10 @@ struct Control {
 }
 
 impl Control {
-    async fn say(&self, text: &str, args: &[&str], within: Duration) -> Result<()> {
+    async fn say(&self, text: &str, args: &[&str], within: Duration) -> Result<String, Failure> {
         let mut argv = ["/bin/sh", "-c", text, "sh"].map(str::to_owned).to_vec();
         argv.extend(args.iter().map(|word| (*word).to_owned()));
-        let said = script_within(&*self.remote.machine, argv, within, false).await;
-        said.map(drop).map_err(|error| failure::unavailable(&error))
+        script_within(&*self.remote.machine, argv, within, false).await
     }
 }
 
@@ -427,13 +436,20 @@ impl ExecControl for Control {
             self.remote.machine.put(files).await.map_err(|error| failure::unavailable(&error))?;
             // It waits as long as the command does not read.
             let within = Duration::from_secs(12 * 3600);
-            self.say(&scripts::input(self.remote.kept), &[&self.tag, &path], within).await?;
+            let said = self.say(&scripts::input(self.remote.kept), &[&self.tag, &path], within).await;
+            match said.map_err(|error| unsure(&error))?.trim_end() {
+                "taken" => {}
+                // The command has closed it, or is over: it takes nothing of the rest either.
+                "closed" => return Ok(()),
+                other => return Err(failure::lost(&Failure::Unlike(plain(other.as_bytes())))),
+            }
         }
         Ok(())
     }
 
     async fn close_stdin(&mut self) -> Result<()> {
-        self.say(&scripts::close(self.remote.kept), &[&self.tag], LOOK).await
+        let said = self.say(&scripts::close(self.remote.kept), &[&self.tag], LOOK).await;
+        said.map(drop).map_err(|error| failure::unavailable(&error))
     }
 
     async fn resize(&mut self, _: TerminalSize) -> Result<()> {
@@ -450,7 +466,8 @@ impl ExecControl for Control {
             return Ok(());
         }
         let (signal, pid) = (signal.to_string(), self.pid.to_string());
-        self.say(crate::scripts::SIGNAL, &[&signal, &pid], LOOK).await
+        let said = self.say(crate::scripts::SIGNAL, &[&signal, &pid], LOOK).await;
+        said.map(drop).map_err(|error| unsure(&error))
     }
 
     async fn cancel(&mut self) -> Result<()> {

@@ -126,3 +126,36 @@ async fn what_a_background_command_changed_comes_back_with_its_end() {
     sandbox.close().await.unwrap();
     assert_eq!((at.vercel.machines(), at.vercel.wrong()), (vec![], vec![]));
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn input_is_taken_once_and_goes_nowhere_once_the_command_has_closed_it() {
+    let at = daytona::Rig::new(Age::Newer).await;
+    let sandbox = at.backend().open(&spec()).await.unwrap();
+    let mut request =
+        background("head -c 4; exec </dev/null; echo; while ! [ -e go ]; do sleep 0.1; done; echo end");
+    request.stdin = true;
+    let mut exec = sandbox.exec(request).await.unwrap();
+    exec.control.stdin("four".into()).await.unwrap();
+    let mut said = Vec::new();
+    let mut status = None;
+    while let Some(event) = exec.events.next().await {
+        match event.unwrap() {
+            ExecEvent::Stdout(bytes) => {
+                said.extend_from_slice(&bytes);
+                if said == b"four\n" {
+                    exec.control.stdin("for nobody".into()).await.unwrap();
+                    let line = Command::Shell(": >go".into());
+                    let mut go = sandbox.exec(ExecRequest::new(line)).await.unwrap();
+                    while go.events.next().await.is_some() {}
+                }
+            }
+            ExecEvent::Exit(outcome) => status = Some(outcome.status),
+            _ => {}
+        }
+    }
+    assert_eq!((String::from_utf8(said).unwrap().as_str(), status), ("four\nend\n", Some(Status::Code(0))));
+    exec.control.stdin("for nobody".into()).await.unwrap();
+    exec.control.signal(9).await.unwrap();
+    sandbox.close().await.unwrap();
+    assert_eq!((at.daytona.machines(), at.daytona.wrong()), (vec![], vec![]));
+}

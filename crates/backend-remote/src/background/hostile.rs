@@ -57,6 +57,32 @@ fn line(text: &str) -> Vec<Result<Option<String>, Failure>> {
     vec![Ok(Some(format!("{text}\n")))]
 }
 
+fn control(remote: &Arc<Remote>) -> Control {
+    let named = Named::new().unwrap();
+    let ending = Descent::new(&remote.machine, remote.kept, named).take();
+    Control { remote: Arc::clone(remote), tag: "t".into(), pid: 7, ending: Arc::new(ending) }
+}
+
+#[tokio::test]
+async fn input_is_lost_where_nobody_says_that_it_was_taken() {
+    let broken = || vec![Err(Failure::Broken("cut".into()))];
+    let (machine, remote) = says(vec![line("taken"), broken(), vec![], line("closed"), broken()]);
+    let mut control = control(&remote);
+    let mut told = Vec::new();
+    for _ in 0..4 {
+        let done = control.stdin(Bytes::from_static(b"x")).await;
+        told.push(done.map_err(|error| (error.kind(), error.code().to_owned())));
+    }
+    let lost = Err(("lost", "agent-lost".to_owned()));
+    assert_eq!(told, [Ok(()), lost.clone(), lost, Ok(())]);
+    let error = control.signal(15).await.unwrap_err();
+    assert_eq!((error.kind(), *machine.runs.lock().unwrap()), ("lost", 5), "no signal is sent twice");
+    // What is closed takes nothing of the rest either.
+    let (machine, remote) = says(vec![line("closed")]);
+    self::control(&remote).stdin(vec![b'x'; 3 * INPUT].into()).await.unwrap();
+    assert_eq!(*machine.runs.lock().unwrap(), 1);
+}
+
 #[tokio::test]
 async fn a_machine_that_says_at_once_that_there_is_more_is_not_asked_at_once() {
     let mut answers: Vec<_> = (0..4).map(|_| line("more")).collect();

@@ -243,9 +243,10 @@ while :; do
   sleep 0.1
 done"#;
 
-/// Hands a piece of input to a command, and waits until it is taken. Arguments: tag, and the file that holds the piece.
+/// Hands a piece of input to a command, waits until it is taken, and says so; or that the command takes none any more.
+/// Arguments: tag, and the file that holds the piece.
 const INPUT: &str = r#"room=@KEPT@/$1
-[ -e "$room/run" ] && read -r h 2>/dev/null <"$room/holder" && kill -0 "$h" 2>/dev/null || { rm -f "$2"; exit 0; }
+[ -e "$room/run" ] && read -r h 2>/dev/null <"$room/holder" && kill -0 "$h" 2>/dev/null || { rm -f "$2"; echo closed; exit 0; }
 (exec >"$room/i" || exit; : >"$2.open"; cat "$2"; : >"$2.done") 2>/dev/null &
 i=0
 while [ ! -e "$2.done" ] && [ -e "$room/run" ]; do
@@ -255,7 +256,10 @@ while [ ! -e "$2.done" ] && [ -e "$room/run" ]; do
   i=$((i+1))
 done
 kill $! 2>/dev/null
-rm -f "$2" "$2.open" "$2.done""#;
+word=closed
+[ ! -e "$2.done" ] || word=taken
+rm -f "$2" "$2.open" "$2.done"
+echo $word"#;
 
 /// Ends the input of a command. Argument: its tag.
 const CLOSE: &str = r#"read -r h 2>/dev/null <"@KEPT@/$1/holder" && kill "$h" 2>/dev/null; :"#;
