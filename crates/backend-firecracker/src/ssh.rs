@@ -39,6 +39,11 @@ const OPENS_WITHIN: Duration = Duration::from_secs(20);
 /// Time between two attempts at a server that does not listen yet.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// Time between the two attempts at an agent that takes no connection, and how long its machine may take to say whether
+/// the agent is there.
+const ASKS_AGAIN_AFTER: Duration = Duration::from_millis(300);
+const SAYS_WITHIN: Duration = Duration::from_secs(20);
+
 /// Free connections that are kept.
 const KEPT: usize = 4;
 
@@ -187,6 +192,24 @@ impl SshTransport {
             Err(_) => Err(russh::Error::ConnectionTimeout),
         }
     }
+
+    /// The same, with a second attempt where the agent takes no connection: it may have been busy for a moment.
+    async fn open_twice(&self, handle: &Handle<Host>) -> Result<ChannelStream<Msg>, russh::Error> {
+        match self.open(handle).await {
+            Err(russh::Error::ChannelOpenFailure(ChannelOpenFailure::ConnectFailed)) => {
+                tokio::time::sleep(ASKS_AGAIN_AFTER).await;
+                self.open(handle).await
+            }
+            opened => opened,
+        }
+    }
+
+    /// Whether the machine has no process any more that is the agent. A server says the same of a socket whose agent is
+    /// over, of one whose agent is busy, and of one that it may not connect to.
+    async fn is_over(&self, handle: &Handle<Host>) -> bool {
+        let asked = tokio::time::timeout(SAYS_WITHIN, agent::is_over(handle, &self.socket)).await;
+        asked.unwrap_or(false)
+    }
 }
 
 #[async_trait]
@@ -204,7 +227,7 @@ impl Transport for SshTransport {
                     (handle, true)
                 }
             };
-            match self.open(&handle).await {
+            match self.open_twice(&handle).await {
                 Ok(stream) => {
                     let way = Way {
                         stream: Some(stream),
@@ -215,8 +238,15 @@ impl Transport for SshTransport {
                     return Ok(Channel::new(way));
                 }
                 Err(russh::Error::ChannelOpenFailure(ChannelOpenFailure::ConnectFailed)) => {
+                    let is_over = self.is_over(&handle).await;
                     self.kept.put(handle);
-                    return Err(AgentError::Gone);
+                    return Err(match is_over {
+                        true => AgentError::Gone,
+                        false => AgentError::Unreachable(io::Error::other(
+                            "its SSH server finds no way to the agent's Unix socket, and it is not certain that the \
+                             agent is over",
+                        )),
+                    });
                 }
                 Err(russh::Error::ChannelOpenFailure(why)) => {
                     let why = format!(

@@ -201,6 +201,23 @@ async fn another_server_key_is_an_impostor_and_a_dead_agent_is_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_takes_no_connection_is_not_gone_while_it_runs() {
+    let server = Server::new(true).await;
+    let moved = Moved::new(&server).await;
+    let transport = SshTransport::new(server.address, Arc::clone(&server.key), &moved.0);
+    server.deaf.store(1, Ordering::SeqCst);
+    drop(transport.connect().await.unwrap());
+    server.deaf.store(2, Ordering::SeqCst);
+    let error = transport.connect().await.unwrap_err();
+    let moltis_agent::Error::Unreachable(why) = &error else { panic!("{error:?}") };
+    assert!(why.to_string().contains("not certain that the agent is over"), "{why}");
+    drop(transport.connect().await.unwrap());
+    moved.end();
+    let error = transport.connect().await.unwrap_err();
+    assert!(matches!(error, moltis_agent::Error::Gone), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn what_a_server_does_not_allow_is_named() {
     let server = Server::new(false).await;
     let moved = Moved::new(&server).await;

@@ -21,6 +21,8 @@ pub struct Server {
     pub key: Arc<PrivateKey>,
     pub logins: Arc<AtomicUsize>,
     pub home: tempfile::TempDir,
+    /// How many of the next channels to a Unix socket are refused as if nobody listened there.
+    pub deaf: Arc<AtomicUsize>,
     /// Ends what listens.
     listening: tokio::task::JoinHandle<()>,
     connections: Arc<std::sync::Mutex<Vec<std::net::TcpStream>>>,
@@ -32,6 +34,7 @@ struct Shared {
     lets_in: PublicKey,
     home: std::path::PathBuf,
     forwards: bool,
+    deaf: Arc<AtomicUsize>,
 }
 
 pub fn new_key() -> Arc<PrivateKey> {
@@ -49,12 +52,18 @@ impl Server {
             chown(home.path(), Some(user), Some(user)).unwrap();
         }
         let key = new_key();
-        let shared = Shared { lets_in: key.public_key().clone(), home: home.path().to_owned(), forwards };
+        let deaf = Arc::new(AtomicUsize::new(0));
+        let shared = Shared {
+            lets_in: key.public_key().clone(),
+            home: home.path().to_owned(),
+            forwards,
+            deaf: Arc::clone(&deaf),
+        };
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let (logins, connections) = (Arc::default(), Arc::default());
         let listening = listen(listener, shared.clone(), Arc::clone(&logins), Arc::clone(&connections));
-        Self { address, key, logins, home, listening, connections, shared }
+        Self { address, key, logins, home, deaf, listening, connections, shared }
     }
 
     /// Breaks all connections, and listens anew at the same address, with another key of its own.
@@ -191,6 +200,11 @@ impl Handler for Visit {
     ) -> Result<(), russh::Error> {
         if !self.shared.forwards {
             reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
+            return Ok(());
+        }
+        let fewer = |left: usize| left.checked_sub(1);
+        if self.shared.deaf.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
+            reply.reject(ChannelOpenFailure::ConnectFailed).await;
             return Ok(());
         }
         let Ok(mut socket) = UnixStream::connect(path).await else {

@@ -42,6 +42,27 @@ done
 echo "there is no folder in which this program can be put and run" >&2
 exit 71"#;
 
+/// Reads the path of an agent's socket and says `over` if no process was started with it. It stands between single quotes,
+/// too, and has the path from its input so as not to find itself. What another's processes run can always be read; where
+/// that is hidden, the agent may be too, and nothing is said.
+const IS_OVER: &str = r#"read -r s || exit 3
+case $s in /?*) ;; *) exit 3 ;; esac
+l=
+read -r l 2>/dev/null </proc/1/cmdline
+[ -n "$l" ] || exit 3
+for p in /proc/[0-9]*; do
+  l=
+  read -r l 2>/dev/null <"$p/cmdline"
+  case $l in *"$s"*) exit 1 ;; esac
+done
+echo over"#;
+
+/// Whether the machine says that the agent of this socket is over.
+pub(super) async fn is_over(handle: &Handle<Host>, socket: &str) -> bool {
+    let said = run(handle, IS_OVER, format!("{socket}\n").as_bytes()).await;
+    said.is_ok_and(|said| said.status == Some(0) && said.stdout == b"over\n")
+}
+
 /// Logs in for as long as that may take, brings the agent, and starts it.
 ///
 /// # Errors
@@ -152,8 +173,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_script_can_stand_between_single_quotes() {
-        assert!(!SCRIPT.contains('\''));
+    fn the_scripts_can_stand_between_single_quotes() {
+        assert!(!SCRIPT.contains('\'') && !IS_OVER.contains('\''));
         let settings = Settings { held: true, egress: true, pids: Some(7) };
         assert_eq!(settings.words(), "--lifetime held --egress --pids 7");
         assert_eq!(plain(b"a\nb\x1b[1m "), "a b [1m");
