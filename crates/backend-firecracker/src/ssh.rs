@@ -5,6 +5,7 @@
 //! runs, and those that are free again are kept for the next one.
 
 mod agent;
+mod host;
 mod key;
 
 use std::io;
@@ -24,6 +25,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle as Runtime;
 
 use crate::error::{Error, Result};
+use host::Host;
 
 pub use agent::move_in;
 pub use key::read as read_key;
@@ -60,29 +62,6 @@ pub struct Login {
     pub key: Arc<PrivateKey>,
     /// The server's key in OpenSSH's form, once it is known.
     pub known: Option<String>,
-}
-
-/// Looks at the server's key.
-struct Host {
-    known: Option<String>,
-    seen: Arc<Mutex<Option<String>>>,
-}
-
-impl client::Handler for Host {
-    type Error = russh::Error;
-
-    async fn check_server_key(
-        &mut self,
-        shown: &russh::keys::PublicKeyOrCertificate,
-    ) -> Result<bool, russh::Error> {
-        let russh::keys::PublicKeyOrCertificate::PublicKey { key, .. } = shown else { return Ok(false) };
-        let mut bare = key.clone();
-        bare.set_comment("");
-        let Ok(text) = bare.to_openssh() else { return Ok(false) };
-        let good = self.known.as_ref().is_none_or(|known| *known == text);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
-        Ok(good)
-    }
 }
 
 /// Why there is no connection.

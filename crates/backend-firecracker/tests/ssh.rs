@@ -13,7 +13,7 @@ use moltis_sandbox::{
     Status,
 };
 
-use crate::ssh_server::{Server, new_key};
+use crate::ssh_server::{Opens, Server, new_key};
 use crate::support::LONG;
 
 const SETTINGS: Settings = Settings { held: false, egress: false, pids: Some(500) };
@@ -215,6 +215,31 @@ async fn an_agent_that_takes_no_connection_is_not_gone_while_it_runs() {
     moved.end();
     let error = transport.connect().await.unwrap_err();
     assert!(matches!(error, moltis_agent::Error::Gone), "{error:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_opens_a_channel_at_us_loses_the_connection() {
+    let server = Server::new(true).await;
+    let moved = Moved::new(&server).await;
+    for kind in Opens::ALL {
+        let transport = SshTransport::new(server.address, Arc::clone(&server.key), &moved.0);
+        *server.opens.lock().unwrap() = Some(kind);
+        // Which of the two comes first is left to chance.
+        let way = transport.connect().await;
+        let until = Instant::now() + LONG;
+        let came = loop {
+            if let Some(came) = server.opened.lock().unwrap().take() {
+                break came;
+            }
+            assert!(Instant::now() < until, "{kind:?}: nothing came of it");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        };
+        assert!(came.is_err(), "{kind:?}: it was opened");
+        drop(way);
+        drop(transport.connect().await.unwrap());
+    }
+    // One for the agent's coming, and for each kind the one that was lost and the one after it.
+    assert_eq!(server.logins.load(Ordering::SeqCst), 1 + 2 * Opens::ALL.len());
 }
 
 #[tokio::test(flavor = "multi_thread")]

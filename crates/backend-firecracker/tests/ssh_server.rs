@@ -4,8 +4,8 @@
 use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Stdio;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use moltis_backend_firecracker::ssh::USER;
 use russh::keys::{PrivateKey, PublicKey};
@@ -23,9 +23,12 @@ pub struct Server {
     pub home: tempfile::TempDir,
     /// How many of the next channels to a Unix socket are refused as if nobody listened there.
     pub deaf: Arc<AtomicUsize>,
+    /// The kind of channel that it opens to whoever comes next, and what came of it.
+    pub opens: Arc<Mutex<Option<Opens>>>,
+    pub opened: Arc<Mutex<Option<Result<(), russh::Error>>>>,
     /// Ends what listens.
     listening: tokio::task::JoinHandle<()>,
-    connections: Arc<std::sync::Mutex<Vec<std::net::TcpStream>>>,
+    connections: Arc<Mutex<Vec<std::net::TcpStream>>>,
     shared: Shared,
 }
 
@@ -35,6 +38,45 @@ struct Shared {
     home: std::path::PathBuf,
     forwards: bool,
     deaf: Arc<AtomicUsize>,
+    opens: Arc<Mutex<Option<Opens>>>,
+    opened: Arc<Mutex<Option<Result<(), russh::Error>>>>,
+}
+
+/// A channel that nobody asks a server for.
+#[derive(Clone, Copy, Debug)]
+pub enum Opens {
+    Session,
+    DirectTcp,
+    DirectUnix,
+    ForwardedTcp,
+    ForwardedUnix,
+    Agent,
+    X11,
+}
+
+impl Opens {
+    pub const ALL: [Self; 7] = [
+        Self::Session,
+        Self::DirectTcp,
+        Self::DirectUnix,
+        Self::ForwardedTcp,
+        Self::ForwardedUnix,
+        Self::Agent,
+        Self::X11,
+    ];
+
+    async fn at(self, client: &russh::server::Handle) -> Result<(), russh::Error> {
+        let opened = match self {
+            Self::Session => client.channel_open_session().await,
+            Self::DirectTcp => client.channel_open_direct_tcpip("localhost", 1, "localhost", 2).await,
+            Self::DirectUnix => client.channel_open_direct_streamlocal("/s").await,
+            Self::ForwardedTcp => client.channel_open_forwarded_tcpip("localhost", 1, "localhost", 2).await,
+            Self::ForwardedUnix => client.channel_open_forwarded_streamlocal("/s").await,
+            Self::Agent => client.channel_open_agent().await,
+            Self::X11 => client.channel_open_x11("localhost", 1).await,
+        };
+        opened.map(drop)
+    }
 }
 
 pub fn new_key() -> Arc<PrivateKey> {
@@ -58,12 +100,15 @@ impl Server {
             home: home.path().to_owned(),
             forwards,
             deaf: Arc::clone(&deaf),
+            opens: Arc::default(),
+            opened: Arc::default(),
         };
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
+        let (opens, opened) = (Arc::clone(&shared.opens), Arc::clone(&shared.opened));
         let (logins, connections) = (Arc::default(), Arc::default());
         let listening = listen(listener, shared.clone(), Arc::clone(&logins), Arc::clone(&connections));
-        Self { address, key, logins, home, deaf, listening, connections, shared }
+        Self { address, key, logins, home, deaf, opens, opened, listening, connections, shared }
     }
 
     /// Breaks all connections, and listens anew at the same address, with another key of its own.
@@ -105,7 +150,7 @@ fn listen(
     listener: TcpListener,
     shared: Shared,
     logins: Arc<AtomicUsize>,
-    connections: Arc<std::sync::Mutex<Vec<std::net::TcpStream>>>,
+    connections: Arc<Mutex<Vec<std::net::TcpStream>>>,
 ) -> tokio::task::JoinHandle<()> {
     let config = Arc::new(Config { keys: vec![(*new_key()).clone()], ..Config::default() });
     tokio::spawn(async move {
@@ -196,8 +241,15 @@ impl Handler for Visit {
         channel: Channel<Msg>,
         path: &str,
         reply: ChannelOpenHandle,
-        _: &mut Session,
+        session: &mut Session,
     ) -> Result<(), russh::Error> {
+        if let Some(kind) = self.shared.opens.lock().unwrap().take() {
+            let (client, opened) = (session.handle(), Arc::clone(&self.shared.opened));
+            tokio::spawn(async move {
+                let came = kind.at(&client).await;
+                *opened.lock().unwrap() = Some(came);
+            });
+        }
         if !self.shared.forwards {
             reply.reject(ChannelOpenFailure::AdministrativelyProhibited).await;
             return Ok(());

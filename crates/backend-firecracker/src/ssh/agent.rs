@@ -11,7 +11,8 @@ use russh::client::Handle;
 use russh::keys::PrivateKey;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{Host, Login};
+use super::Login;
+use super::host::Host;
 use crate::error::{Error, Result};
 use crate::reach::{Reach, Settings};
 
