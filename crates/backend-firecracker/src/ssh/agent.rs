@@ -23,13 +23,17 @@ const MAX_SAID: usize = 4 << 10;
 const MAX_PATH: usize = 100;
 
 /// Puts what comes on its input where programs may be run, and starts it. It stands between single quotes, whatever the
-/// user's shell is, and therefore has none. A program that is asked for nothing ends with 2.
+/// user's shell is, and therefore has none. A program that is asked for nothing ends with 2. What was put where it could not
+/// be run is taken away, whatever comes of it: the folder before is needed only for the next copy.
 const SCRIPT: &str = r#"umask 077
 f=
+o=
 for d in /tmp /var/tmp /dev/shm "$HOME"; do
   r=$d/.moltis-@TAG@
   mkdir "$r" 2>/dev/null || continue
-  if [ -z "$f" ]; then cat >"$r/guest"; else cp "$f" "$r/guest"; fi || exit 72
+  if [ -z "$f" ]; then cat >"$r/guest"; else cp "$f" "$r/guest"; fi || { rm -rf "$r" "$o"; exit 72; }
+  if [ -n "$o" ]; then rm -rf "$o"; fi
+  o=$r
   chmod 500 "$r/guest"
   "$r/guest" >/dev/null 2>&1
   if [ $? = 2 ]; then
@@ -40,6 +44,7 @@ for d in /tmp /var/tmp /dev/shm "$HOME"; do
   fi
   f=$r/guest
 done
+if [ -n "$o" ]; then rm -rf "$o"; fi
 echo "there is no folder in which this program can be put and run" >&2
 exit 71"#;
 
@@ -179,5 +184,40 @@ mod tests {
         let settings = Settings { held: true, egress: true, pids: Some(7) };
         assert_eq!(settings.words(), "--lifetime held --egress --pids 7");
         assert_eq!(plain(b"a\nb\x1b[1m "), "a b [1m");
+    }
+
+    /// Runs the script with these folders, and a program that runs in the one called `good` alone and then begins with
+    /// `begins`. Returns how the script ended, and what is left in each folder.
+    fn put(folders: &[&str], begins: i32) -> (Option<i32>, Vec<(String, Vec<String>)>) {
+        let temp = tempfile::tempdir().unwrap();
+        let places = "/tmp /var/tmp /dev/shm \"$HOME\"";
+        assert!(SCRIPT.contains(places));
+        let paths = folders.iter().map(|name| temp.path().join(name)).collect::<Vec<_>>();
+        paths.iter().for_each(|path| std::fs::create_dir(path).unwrap());
+        let words = paths.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>().join(" ");
+        let script = SCRIPT.replace(places, &words).replace("@TAG@", "t").replace("@ARGS@", "");
+        let program =
+            format!("#!/bin/sh\ncase $0 in */good/*) [ $# = 0 ] && exit 2; exit {begins} ;; esac\nexit 1\n");
+        let (input, mut writes) = std::io::pipe().unwrap();
+        std::io::Write::write_all(&mut writes, program.as_bytes()).unwrap();
+        drop(writes);
+        let mut shell = std::process::Command::new("/bin/sh");
+        shell.arg("-c").arg(script).env("HOME", "/").stdin(input);
+        let ended = shell.output().unwrap().status.code();
+        let left = |path: &std::path::PathBuf| {
+            let found = std::fs::read_dir(path).unwrap().flatten();
+            found.map(|entry| entry.file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        (ended, folders.iter().map(|name| (*name).to_owned()).zip(paths.iter().map(left)).collect())
+    }
+
+    #[test]
+    fn only_the_copy_that_runs_is_left() {
+        let of =
+            |name: &str, left: &[&str]| (name.to_owned(), left.iter().map(|l| (*l).to_owned()).collect());
+        let left = vec![of("a", &[]), of("b", &[]), of("good", &[".moltis-t"]), of("c", &[])];
+        assert_eq!(put(&["a", "b", "good", "c"], 0), (Some(0), left));
+        assert_eq!(put(&["a", "b"], 0), (Some(71), vec![of("a", &[]), of("b", &[])]));
+        assert_eq!(put(&["a", "good"], 1), (Some(70), vec![of("a", &[]), of("good", &[])]));
     }
 }
