@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 /// Bytes of a key file, at most.
 const MAX: u64 = 64 << 10;
 
-/// Reads a private key that only its owner may read. Blocks.
+/// Reads a private key that only its owner may read, who is this user or root. Blocks.
 ///
 /// # Errors
 /// [`Error::Missing`], which never shows what is in the file.
@@ -37,6 +37,14 @@ pub fn read(path: &Path) -> Result<Arc<PrivateKey>> {
     let found = file.metadata().map_err(unreadable)?;
     if !found.is_file() {
         return Err(unreadable(std::io::Error::other("it is no regular file")));
+    }
+    if !may_own(found.uid(), rustix::process::geteuid().as_raw()) {
+        return Err(wrong(
+            "firecracker-ssh-key-owner",
+            format!("the key {shown} is another user's"),
+            format!("it belongs to the user {}, who may change it", found.uid()),
+            "`chown` it to the user that Moltis runs as, or to root",
+        ));
     }
     if found.mode() & 0o077 != 0 {
         return Err(wrong(
@@ -64,4 +72,21 @@ pub fn read(path: &Path) -> Result<Arc<PrivateKey>> {
         return Err(bad("it is an RSA key".to_owned()));
     }
     Ok(Arc::new(key))
+}
+
+/// Whether the key of this user is taken by that one.
+fn may_own(owner: u32, us: u32) -> bool {
+    owner == us || owner == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::may_own;
+
+    #[test]
+    fn a_key_is_ours_or_roots() {
+        let taken =
+            [(1000, 1000), (0, 1000), (0, 0), (1000, 0), (1001, 1000)].map(|(owner, us)| may_own(owner, us));
+        assert_eq!(taken, [true, true, true, false, false]);
+    }
 }
