@@ -198,14 +198,14 @@ pub async fn list(far: &dyn Far, known: &str, passed_over: &[String], most: u64)
         _ => return Err(unlike("another head of a list")),
     };
     let grain = if time.contains('.') { 100_000_000 } else { 2_000_000_000 };
-    let settled_before = nanos(time).ok_or_else(|| unlike("no time"))? - grain;
+    let settled_before = nanos(time).ok_or_else(|| unlike("no time"))?.saturating_sub(grain);
     if how == "=" {
         return Ok(List { entries: None, settled_before, whole: true, word: known.to_owned() });
     }
     let rest = &said[end + 1..];
     let mut entries = match how {
-        "f" => by_find(rest),
-        "s" => by_stat(rest),
+        "f" => by_find(rest, most),
+        "s" => by_stat(rest, most),
         _ => None,
     }
     .ok_or_else(|| unlike("a list that is none"))?;
@@ -213,10 +213,7 @@ pub async fn list(far: &dyn Far, known: &str, passed_over: &[String], most: u64)
         return Err(Error::Refused(
             Diagnosis::new(
                 "workspace-too-large",
-                format!(
-                    "the workspace in the sandbox has {} files and directories, above {most}",
-                    entries.len()
-                ),
+                format!("the workspace in the sandbox has more than {most} files and directories"),
             )
             .fix("name what is not needed in `.moltisignore`, or remove it inside"),
         ));
@@ -245,12 +242,13 @@ fn below(name: &[u8]) -> Option<Vec<u8>> {
     (sound && path.len() < 4096 && !path.contains(&0)).then(|| path.to_vec())
 }
 
-fn by_find(rest: &[u8]) -> Option<Vec<Listed>> {
+/// No more are read than this and one.
+fn by_find(rest: &[u8], most: u64) -> Option<Vec<Listed>> {
     let mut entries = Vec::new();
     let mut parts = rest.split(|byte| *byte == 0);
     loop {
         let head = parts.next()?;
-        if head.is_empty() {
+        if head.is_empty() || entries.len() as u64 > most {
             return Some(entries);
         }
         let target = parts.next()?;
@@ -271,10 +269,14 @@ fn by_find(rest: &[u8]) -> Option<Vec<Listed>> {
     }
 }
 
-fn by_stat(mut rest: &[u8]) -> Option<Vec<Listed>> {
+/// No more are read than this and one.
+fn by_stat(mut rest: &[u8], most: u64) -> Option<Vec<Listed>> {
     let mut entries = Vec::new();
     let find = |text: &[u8], what: &[u8]| text.windows(what.len()).position(|part| part == what);
     while !rest.starts_with(b"=\n") {
+        if entries.len() as u64 > most {
+            return Some(entries);
+        }
         let end = find(rest, b"//\n")?;
         let mut fields = rest[..end].splitn(7, |byte| *byte == b' ');
         let mut field = || std::str::from_utf8(fields.next()?).ok();
@@ -389,7 +391,7 @@ mod tests {
         let stamp = Stamp { inode: 5, size: 3, modified: 1_500_000_000, changed: 2_250_000_000 };
         let file = Listed { path: b"a b\n//x".to_vec(), what: What::Other, mode: 0o644, stamp };
         let found = b"f 644 3 5 1 1.5000000000 2.25 ./a\nb\0\0l 777 3 5 1 1.5 2.25 ./l\0../t x\0";
-        let read = by_find(found).unwrap();
+        let read = by_find(found, 9).unwrap();
         assert_eq!(read.len(), 2);
         assert_eq!(read[0], Listed { path: b"a\nb".to_vec(), what: What::File(1), ..file.clone() });
         assert_eq!(
@@ -397,9 +399,40 @@ mod tests {
             Listed { path: b"l".to_vec(), what: What::Link(b"../t x".to_vec()), mode: 0o777, ..file }
         );
         let told = b"81a4 3 5 1 1 2 ./a\nb//\na1ff 3 5 1 1 2 ./l//\n=\n./l\0../t x\0";
-        let read = by_stat(told).unwrap();
+        let read = by_stat(told, 9).unwrap();
         assert_eq!(read[0].path, b"a\nb");
         assert_eq!((&read[1].what, read[1].mode), (&What::Link(b"../t x".to_vec()), 0o777));
+    }
+
+    /// Answers everything with this.
+    struct Said(&'static [u8]);
+
+    #[async_trait]
+    impl Far for Said {
+        async fn run(&self, _: &str, _: &[&[u8]], _: Option<ByteStream>) -> Result<ByteStream> {
+            let said = bytes::Bytes::from_static(self.0);
+            Ok(Box::pin(futures_util::stream::iter([Ok(said)])))
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_of_a_list_is_read_than_a_workspace_may_have() {
+        // What comes after the third one cannot be read at all.
+        let found = b"f 1.5 1 w\nf 644 3 5 1 1 2 ./a\0\0f 644 3 5 1 1 2 ./b\0\0f 644 3 5 1 1 2 ./c\0\0junk";
+        let told = b"s 1 1 w\n81a4 3 5 1 1 2 ./a//\n81a4 3 5 1 1 2 ./b//\n81a4 3 5 1 1 2 ./c//\njunk";
+        for said in [&found[..], &told[..]] {
+            let far = Said(said);
+            let error = list(&far, "", &[], 2).await.err().unwrap();
+            assert_eq!((error.kind(), error.code()), ("refused", "workspace-too-large"));
+            let error = list(&far, "", &[], 3).await.err().unwrap();
+            assert_eq!((error.kind(), error.code()), ("unavailable", "workspace-not-carried"));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_time_at_the_end_of_all_times_is_read() {
+        let far = Said(b"= -9223372036\n");
+        assert_eq!(list(&far, "w", &[], 9).await.unwrap().settled_before, i64::MIN);
     }
 
     #[test]
@@ -408,9 +441,9 @@ mod tests {
             assert_eq!(below(name.as_bytes()), None, "{name}");
         }
         assert_eq!(below(b"./a/b"), Some(b"a/b".to_vec()));
-        assert!(by_find(b"f 644 3 5 1 1 2 /etc/passwd\0\0").is_none());
-        assert!(by_stat(b"81a4 3 5 1 1 2 ./../x//\n=\n").is_none());
-        assert!(by_find(b"f 644 3").is_none() && by_stat(b"").is_none());
+        assert!(by_find(b"f 644 3 5 1 1 2 /etc/passwd\0\0", 9).is_none());
+        assert!(by_stat(b"81a4 3 5 1 1 2 ./../x//\n=\n", 9).is_none());
+        assert!(by_find(b"f 644 3", 9).is_none() && by_stat(b"", 9).is_none());
     }
 
     #[test]
