@@ -188,8 +188,11 @@ struct Machines {
 
 impl Machines {
     fn of(moltis: &Path, engine: &Path) -> Result<Self, Trouble> {
-        let arguments = ["-p", "moltis-backend-firecracker", "--example", "contract"];
-        Ok(Self { guest: guest::files(moltis, engine)?, contract: cargo::build(&arguments, "contract")? })
+        let arguments = ["-p", "moltis-backend-firecracker", "--example", "machines-contract"];
+        Ok(Self {
+            guest: guest::files(moltis, engine)?,
+            contract: cargo::build(&arguments, "machines-contract")?,
+        })
     }
 }
 

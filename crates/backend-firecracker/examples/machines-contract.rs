@@ -1,6 +1,6 @@
 //! Runs the contract, or cases of it, on machines with a real guest: where there is a kernel that boots.
 //!
-//! `contract [CASE-PREFIX]…`, with `MOLTIS_FIRECRACKER`, `MOLTIS_KERNEL`, `MOLTIS_ROOTFS` and `MOLTIS_CACHE`, a
+//! `machines-contract [CASE-PREFIX]…`, with `MOLTIS_FIRECRACKER`, `MOLTIS_KERNEL`, `MOLTIS_ROOTFS` and `MOLTIS_CACHE`, a
 //! folder beside the temporary ones; `MOLTIS_TESTKIT_SLOW` where the processor is emulated. Each case has a data directory of
 //! its own; what their machines begin from is made before the first one, in that folder.
 
