@@ -7,13 +7,16 @@ use super::*;
 use crate::machine::{Machine, Output};
 use crate::sandbox::Told;
 
+/// A piece of what a run prints, or what goes wrong instead.
+type Line = Result<Option<String>, Failure>;
+
 /// Answers every look with the next of these, and counts.
 struct Says {
-    answers: Mutex<VecDeque<Vec<Result<Option<String>, Failure>>>>,
+    answers: Mutex<VecDeque<Vec<Line>>>,
     runs: Mutex<u32>,
 }
 
-struct Printed(VecDeque<Result<Option<String>, Failure>>);
+struct Printed(VecDeque<Line>);
 
 #[async_trait]
 impl Output for Printed {
