@@ -56,6 +56,7 @@ const CONFLICT: &[&str] = &[
     "session-gone",
     "session-has-sandbox",
     "sandbox-busy",
+    "session-changed",
     "session-exists",
     "fork-home-exists",
     "snapshot-name-taken",

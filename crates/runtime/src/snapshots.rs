@@ -18,8 +18,8 @@ use crate::lifecycle::{End, LOCK_PATIENCE};
 use crate::runtime::{Runtime, off_thread};
 use crate::sessions::{SessionRequest, missing, overrides};
 use crate::store::{
-    Begins, Caller, Gone, Making, NewSnapshot, Removing, SandboxState, Session, SessionLock, Snapshot,
-    SnapshotHome, StoreError, now_millis,
+    Begins, Caller, Forking, Gone, Making, NewSnapshot, Removing, SandboxState, Session, SessionLock,
+    Snapshot, SnapshotHome, StoreError, now_millis,
 };
 use crate::{homes, settings};
 
@@ -308,19 +308,19 @@ impl Runtime {
     }
 
     /// Makes a new session with all that one sets, which begins from one of its snapshots: the one that is named, else one
-    /// that is taken now.
+    /// that is taken now. `from` is that session as it was looked at: what it sets is what the caller may have judged.
     ///
     /// # Errors
-    /// `session-exists`; `fork-home-exists` when the new one's home is there already, left by a session of that key; those
+    /// `session-exists`; `session-changed` when it sets something else by now; `fork-home-exists` when the new one's home is there already, left by a session of that key; those
     /// of [`take_snapshot`](Self::take_snapshot). No session is made then.
     pub async fn fork_session(
         &self,
-        key: &SessionKey,
+        from: &Session,
         new: &SessionKey,
         word: Option<&str>,
         by: &Caller,
     ) -> Result<(Session, Vec<String>)> {
-        let from = self.existing_session(key).await?;
+        let key = &from.key;
         if self.session(new).await?.is_some() {
             return Err(errors::exists(new));
         }
@@ -342,14 +342,18 @@ impl Runtime {
         let mut forked = from.clone();
         forked.begins = Some(Begins::from(&snapshot));
         let held = held(settings::choice(self.config(), &overrides(&from.overrides)), &forked);
-        let (made, begins, caller) = (new.clone(), Begins::from(&snapshot), by.clone());
+        let (of, made, begins, caller) = (from.clone(), new.clone(), Begins::from(&snapshot), by.clone());
         let made = match held {
             Ok(_) => self
                 .store()
-                .run(move |db| db.fork_session(from.number, &made, &begins, &caller, now_millis()))
+                .run(move |db| db.fork_session(&of, &made, &begins, &caller, now_millis()))
                 .await
                 .map_err(Into::into)
-                .and_then(|made| made.ok_or_else(|| errors::exists(new))),
+                .and_then(|made| match made {
+                    Forking::Made(session) => Ok(*session),
+                    Forking::Exists => Err(errors::exists(new)),
+                    Forking::Changed => Err(errors::changed(key)),
+                }),
             Err(error) => Err(error),
         };
         match made {

@@ -56,7 +56,7 @@ pub use overrides::{
 pub use rules::{NetworkRule, RuleAction, SessionRules};
 pub use sandboxes::{Gone, Judged, NewSandbox, SandboxState, StoredSandbox};
 pub use sessions::{Session, SessionNumber};
-pub use snapshots::{Begins, Making, NewSnapshot, Removing, Snapshot, SnapshotHome};
+pub use snapshots::{Begins, Forking, Making, NewSnapshot, Removing, Snapshot, SnapshotHome};
 
 use lock::{Byte, Hold, LockFile};
 

@@ -79,7 +79,7 @@ async fn a_fork_sets_what_the_other_sets_and_is_apart_from_it() {
     let runtime = with(&here, HomePersistence::Session);
     set(&runtime, "s", r#"{"limits": {"pids": 77}, "env": {"A": "secret"}}"#).await;
     out(&mut open(&runtime, "s").await, "echo one >/tmp/x; echo one >~/x").await;
-    let (made, _) = runtime.fork_session(&key("s"), &key("t"), None, &me()).await.unwrap();
+    let (made, _) = runtime.fork_session(&stored(&runtime, "s").await, &key("t"), None, &me()).await.unwrap();
     assert_eq!((&made.overrides, &made.env), (&stored(&runtime, "s").await.overrides, &vec!["A".to_owned()]));
     let mut forked = open(&runtime, "t").await;
     assert_eq!(
@@ -87,13 +87,21 @@ async fn a_fork_sets_what_the_other_sets_and_is_apart_from_it() {
         "one\none\nsecret\n"
     );
     assert_eq!(out(&mut open(&runtime, "s").await, "cat /tmp/x ~/x").await, "one\none\n");
-    let again = runtime.fork_session(&key("s"), &key("t"), None, &me()).await;
+    let again = runtime.fork_session(&stored(&runtime, "s").await, &key("t"), None, &me()).await;
     assert_eq!(code(again), "session-exists");
+    // Whoever looked at what it set has not looked at what it sets now.
+    let judged = stored(&runtime, "s").await;
+    set(&runtime, "s", r#"{"limits": {"pids": 78}}"#).await;
+    let changed = runtime.fork_session(&judged, &key("u"), None, &me()).await;
+    assert_eq!(
+        (code(changed), runtime.session(&key("u")).await.unwrap()),
+        ("session-changed".to_owned(), None)
+    );
     // What is refused leaves no snapshot.
     assert_eq!(runtime.snapshots(None).await.unwrap().len(), 1);
     drop(forked);
     runtime.remove_session(&key("t"), false).await.unwrap();
-    let onto_a_home = runtime.fork_session(&key("s"), &key("t"), None, &me()).await;
+    let onto_a_home = runtime.fork_session(&stored(&runtime, "s").await, &key("t"), None, &me()).await;
     assert_eq!(code(onto_a_home), "fork-home-exists");
     let removed = runtime.remove_session(&key("s"), true).await.unwrap();
     assert_eq!((removed.snapshots, archives(&here)), (1, Vec::new()));

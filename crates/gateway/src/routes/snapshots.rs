@@ -157,7 +157,7 @@ async fn fork(mut call: Call) -> Answered {
         let from = runtime.existing_session(&of).await?;
         // The new one sets what this one does: whoever makes it must be allowed to set that.
         grants::see(&runtime, &who, set_by(&from)).await?;
-        let (session, _) = runtime.fork_session(&of, &new, asked.snapshot.as_deref(), &by).await?;
+        let (session, _) = runtime.fork_session(&from, &new, asked.snapshot.as_deref(), &by).await?;
         told_as(&told(&session, None))
     };
     once::run(&call, &[b"forkSession", key.as_str().as_bytes(), &body], 201, work).await

@@ -117,6 +117,17 @@ pub(super) fn exists(key: &SessionKey) -> Error {
     )
 }
 
+pub(super) fn changed(key: &SessionKey) -> Error {
+    Error::Unavailable(
+        Diagnosis::new(
+            "session-changed",
+            format!("the session {:?} sets something else than when this was asked for", key.as_str()),
+        )
+        .cause("somebody changed its settings meanwhile, and a new session would take them on")
+        .fix("look at it (`moltis session show`) and ask again"),
+    )
+}
+
 pub(super) fn home_exists(key: &SessionKey) -> Error {
     Error::Refused(
         Diagnosis::new(

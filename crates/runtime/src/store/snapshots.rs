@@ -137,6 +137,17 @@ pub enum Removing {
     InUse(u64),
 }
 
+/// What came of the wish to make a session that sets what another one does.
+#[derive(Clone, Debug)]
+pub enum Forking {
+    /// It is there.
+    Made(Box<Session>),
+    /// There was one of that key.
+    Exists,
+    /// The other one sets something else than it did.
+    Changed,
+}
+
 const COLUMNS: &str = "id, session, name, backend, made, made_by, bytes, home, root FROM snapshots";
 
 impl Database {
@@ -288,22 +299,27 @@ impl Database {
         })
     }
 
-    /// Makes a session with all that another one sets, which begins from a snapshot; `None` when there is a session of
-    /// that key.
+    /// Makes a session with all that another one sets, which begins from a snapshot. `from` says what that was known to
+    /// set.
     ///
     /// # Errors
     /// `NoSession` when the other one, or the snapshot, was removed meanwhile.
     pub fn fork_session(
         &mut self,
-        from: SessionNumber,
+        from: &Session,
         key: &SessionKey,
         begins: &Begins,
         by: &Caller,
         now_millis: u64,
-    ) -> Result<Option<Session>> {
+    ) -> Result<Forking> {
         self.write(|t| {
             if sessions::find(t, key)?.is_some() {
-                return Ok(None);
+                return Ok(Forking::Exists);
+            }
+            match sessions::find(t, &from.key)? {
+                Some(now) if now.number == from.number && now.overrides == from.overrides => {}
+                Some(now) if now.number == from.number => return Ok(Forking::Changed),
+                _ => return Err(StoreError::NoSession.into()),
             }
             if ready(t, &begins.snapshot)?.is_none() {
                 return Err(StoreError::NoSession.into());
@@ -314,17 +330,17 @@ impl Database {
                      SELECT ?2, ?3, ?4, ?4, ?5, overrides, env, ?6 FROM sessions WHERE id = ?1",
                 )?
                 .execute(params![
-                    from.0,
+                    from.number.0,
                     key.as_str(),
                     moltis_sandbox::SandboxId::of(key).as_str(),
                     millis(now_millis),
                     by,
                     json(begins)?
                 ])?;
-            if made == 0 {
-                return Err(StoreError::NoSession.into());
+            match sessions::find(t, key)? {
+                Some(session) if made > 0 => Ok(Forking::Made(Box::new(session))),
+                _ => Err(StoreError::NoSession.into()),
             }
-            Ok(sessions::find(t, key)?)
         })
     }
 }

@@ -59,7 +59,8 @@ pub async fn restore(runtime: &Runtime, args: &args::Restore) -> Result<i32, Fai
 pub async fn fork(runtime: &Runtime, args: &args::Fork) -> Result<i32, Failure> {
     let (key, new) = (flags::session_key(&args.key)?, flags::session_key(&args.new)?);
     let by = Caller::this_user();
-    let (session, notes) = runtime.fork_session(&key, &new, args.snapshot.as_deref(), &by).await?;
+    let from = runtime.existing_session(&key).await?;
+    let (session, notes) = runtime.fork_session(&from, &new, args.snapshot.as_deref(), &by).await?;
     if args.json {
         let mut told = json!(session);
         if !notes.is_empty() {
