@@ -17,7 +17,7 @@ use tokio::io::AsyncRead;
 pub use container::{Bind, Container, ContainerSpec, ContainerState, Gpus, NetworkMode, Relabel, Tmpfs};
 pub use endpoint::{Environment, connect};
 pub use error::{EngineError, Result};
-pub use image::{BuildSpec, Image, Progress, ProgressSink};
+pub use image::{BuildSpec, Committed, Image, Progress, ProgressSink};
 pub use info::{Confinement, EngineInfo, EngineKind, Place, ProcessLimit, Support};
 pub use moltis_agentless::{Sink, Stream};
 
@@ -140,12 +140,11 @@ pub trait Engine: Send + Sync {
     /// [`EngineError::BuildFailed`] with the last lines of its log.
     async fn build(&self, spec: &BuildSpec, progress: &dyn ProgressSink) -> Result<String>;
 
-    /// Keeps what was written to a container's root as an image of this tag, with this label and without the container's
-    /// mounts. Its processes stand still meanwhile.
+    /// Keeps what was written to a container's root as an image, without the container's mounts.
     ///
     /// # Errors
     /// [`EngineError::NoSuchContainer`], [`EngineError::Refused`] where the engine has no such thing.
-    async fn commit(&self, id: &str, _repository: &str, _tag: &str, _label: (&str, &str)) -> Result<()> {
+    async fn commit(&self, id: &str, _image: &Committed<'_>) -> Result<()> {
         let message = format!("the container {id} cannot be kept as an image by this engine");
         Err(EngineError::Refused { engine: self.kind(), message })
     }

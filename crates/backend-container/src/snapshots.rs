@@ -4,7 +4,7 @@ use moltis_sandbox::{Diagnosis, Error, ImageChoice, Result, SandboxSpec, Snapsho
 
 use crate::backend::State;
 use crate::connected::Connected;
-use crate::engine::EngineError;
+use crate::engine::{Committed, EngineError};
 use crate::image::Resolved;
 use crate::labels;
 
@@ -44,8 +44,9 @@ impl State {
         })?;
         let repository = repository(&self.config.prefix, connected.images.instance());
         let tag = snapshot.as_str();
-        let label = (SNAPSHOT, tag);
-        match connected.engine.commit(&container, &repository, tag, label).await {
+        let pause = connected.info.can_pause();
+        let image = Committed { repository: &repository, tag, label: (SNAPSHOT, tag), pause };
+        match connected.engine.commit(&container, &image).await {
             Ok(()) => Ok(Some(format!("{repository}:{tag}"))),
             Err(error) => Err(self.failed(error).await),
         }

@@ -28,8 +28,8 @@ use self::wire::Connector;
 use super::endpoint::{Endpoint, Environment};
 use super::words::is_full;
 use super::{
-    BuildSpec, Bytes, Container, ContainerSpec, ContainerState, Engine, EngineError, EngineInfo, EngineKind,
-    ExecSpec, Execution, Image, Place, ProgressSink, Result,
+    BuildSpec, Bytes, Committed, Container, ContainerSpec, ContainerState, Engine, EngineError, EngineInfo,
+    EngineKind, ExecSpec, Execution, Image, Place, ProgressSink, Result,
 };
 
 /// How often a list is asked for again of which something went away meanwhile.
@@ -412,14 +412,14 @@ impl Engine for Api {
         build::build(&self.client, spec, progress).await
     }
 
-    async fn commit(&self, id: &str, repository: &str, tag: &str, label: (&str, &str)) -> Result<()> {
-        let change = format!("LABEL {}={}", label.0, label.1);
+    async fn commit(&self, id: &str, image: &Committed<'_>) -> Result<()> {
         let query = format!(
-            "/commit?container={}&repo={}&tag={}&pause=true&changes={}",
+            "/commit?container={}&repo={}&tag={}&pause={}&changes={}",
             encoded(id),
-            encoded(repository),
-            encoded(tag),
-            encoded(&change)
+            encoded(image.repository),
+            encoded(image.tag),
+            image.pause,
+            encoded(&image.change())
         );
         let request = Request::post(self.path(&query).await?);
         let committed = self.client.tell(COMMIT, "keep a container as an image", request).await;

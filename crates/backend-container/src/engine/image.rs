@@ -31,6 +31,26 @@ pub struct Image {
     pub volumes: Vec<String>,
 }
 
+/// What is kept of a container as an image.
+#[derive(Clone, Copy, Debug)]
+pub struct Committed<'a> {
+    /// Name of the image.
+    pub repository: &'a str,
+    /// And its tag.
+    pub tag: &'a str,
+    /// Name and value of a label that it gets.
+    pub label: (&'a str, &'a str),
+    /// Whether the container's processes stand still meanwhile.
+    pub pause: bool,
+}
+
+impl Committed<'_> {
+    /// The label as an instruction.
+    pub(super) fn change(&self) -> String {
+        format!("LABEL {}={}", self.label.0, self.label.1)
+    }
+}
+
 /// An image to build.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BuildSpec {

@@ -98,6 +98,12 @@ impl EngineInfo {
             Support::No(reason) => ProcessLimit::No(reason.clone()),
         }
     }
+
+    /// Whether a container can be made to stand still, which takes a control group of its own.
+    pub fn can_pause(&self) -> bool {
+        let has_group = [&self.memory, &self.cpus, &self.pids].into_iter().any(Support::is_yes);
+        !self.rootless || (self.cgroup_version != 1 && has_group)
+    }
 }
 
 /// The first two numbers of a kernel's release.
@@ -171,6 +177,17 @@ pub struct Confinement {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn without_a_control_group_nothing_stands_still() {
+        let whole = EngineInfo { cgroup_version: 1, ..EngineInfo::whole() };
+        let no = || Support::No("why".to_owned());
+        let bare = EngineInfo { memory: no(), cpus: no(), pids: no(), ..whole.clone() };
+        let found = [(&whole, 1), (&whole, 2), (&bare, 1), (&bare, 2)]
+            .map(|(info, cgroup_version)| EngineInfo { cgroup_version, ..info.clone() })
+            .map(|info| (info.can_pause(), EngineInfo { rootless: true, ..info }.can_pause()));
+        assert_eq!(found, [(true, false), (true, true), (true, false), (true, false)]);
+    }
 
     #[test]
     fn processes_are_bounded_by_what_binds() {

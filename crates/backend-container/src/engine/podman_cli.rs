@@ -22,8 +22,8 @@ use super::api::shapes::{Inspected, InspectedImage, Listed, ListedImage, carries
 use super::endpoint::Environment;
 use super::words::{Lines, is_full, message};
 use super::{
-    BuildSpec, Bytes, Container, ContainerSpec, ContainerState, Engine, EngineError, EngineInfo, EngineKind,
-    ExecSpec, Execution, Image, Place, Progress, ProgressSink, Result,
+    BuildSpec, Bytes, Committed, Container, ContainerSpec, ContainerState, Engine, EngineError, EngineInfo,
+    EngineKind, ExecSpec, Execution, Image, Place, Progress, ProgressSink, Result,
 };
 
 /// How long a question may take, in seconds: Podman takes its locks even for those.
@@ -398,10 +398,10 @@ impl Engine for PodmanCli {
         }
     }
 
-    async fn commit(&self, id: &str, repository: &str, tag: &str, label: (&str, &str)) -> Result<()> {
-        let change = format!("LABEL {}={}", label.0, label.1);
-        let name = format!("{repository}:{tag}");
-        let arguments = ["commit", "--quiet", "--pause", "--change", &change, "--", id, &name];
+    async fn commit(&self, id: &str, image: &Committed<'_>) -> Result<()> {
+        let (change, name) = (image.change(), format!("{}:{}", image.repository, image.tag));
+        let pause = format!("--pause={}", image.pause);
+        let arguments = ["commit", "--quiet", &pause, "--change", &change, "--", id, &name];
         let said = self.ask(COMMIT, "keep a container as an image", &arguments).await?;
         if said.code == 0 {
             return Ok(());
