@@ -128,13 +128,16 @@ async fn a_paused_container_is_silent_and_says_why() {
 async fn a_container_that_others_end_is_made_anew() {
     for rig in rigs("a_container_that_others_end_is_made_anew").await {
         let spec = rig.spec("ended");
-        for how in [vec!["kill"], vec!["rm", "-f"], vec!["restart", "-t", "0"]] {
+        // A container that goes by itself when it ends is cleaned up by Podman while it starts it again: what is mounted then
+        // stays so, and each later call of Podman's tries to take it away.
+        let ways = if rig.kind == EngineKind::Docker { 3 } else { 2 };
+        for how in [vec!["kill"], vec!["rm", "-f"], vec!["restart", "-t", "0"]].into_iter().take(ways) {
             let sandbox = rig.open(&spec).await;
             let mut exec =
                 sandbox.exec(ExecRequest::new(Command::Shell("echo on; sleep 100".into()))).await.unwrap();
             while !matches!(exec.events.next().await, Some(Ok(ExecEvent::Stdout(_)))) {}
             let id = rig.container().await.id;
-            // One that goes by itself when it ends cannot always be restarted.
+            // Nor can it always be restarted.
             let ended = rig.program().args(&how).arg(&id).output().await.unwrap();
             assert!(ended.status.success() || how[0] == "restart", "{} {ended:?}", rig.name);
             // The command may have done anything: it is lost, and not begun again.

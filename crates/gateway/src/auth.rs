@@ -2,9 +2,11 @@
 //! credential.
 
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, Method, Request, StatusCode, header};
 use moltis_runtime::Runtime;
 use moltis_runtime::store::{Login, now_millis};
 
@@ -22,6 +24,9 @@ pub const SECRET_PROTOCOL: &str = "moltis.secret.";
 
 /// The WebSocket subprotocol that is spoken.
 pub const PROTOCOL: &str = "moltis.v1";
+
+/// How often it is looked whether what let somebody in still does.
+const LOOKS_AGAIN: Duration = Duration::from_secs(1);
 
 /// Time that a login lasts, in milliseconds: seven days.
 pub const LOGIN_MILLIS: u64 = 7 * 24 * 3600 * 1000;
@@ -192,6 +197,62 @@ pub async fn identify(
         Some(key) => Ok(Identity::key(key)),
         None if route.rule.need == Need::Nothing => Ok(Identity::nobody()),
         None => Err(wrong()),
+    }
+}
+
+/// What let a request in whose answer goes on: it is looked at again, and the answer ends when it would not let anybody in
+/// any more.
+#[derive(Clone)]
+pub struct Standing {
+    runtime: Runtime,
+    peer: Peer,
+    port: u16,
+    parts: Parts,
+    route: Arc<Route>,
+    who: Identity,
+}
+
+impl Standing {
+    /// That of a request.
+    pub fn new(
+        runtime: Runtime,
+        peer: Peer,
+        port: u16,
+        parts: &Parts,
+        route: &Arc<Route>,
+        who: &Identity,
+    ) -> Self {
+        let mut kept = Request::new(()).into_parts().0;
+        kept.method = parts.method.clone();
+        for name in [
+            header::AUTHORIZATION,
+            header::COOKIE,
+            header::SEC_WEBSOCKET_PROTOCOL,
+            HeaderName::from_static(SECRET),
+        ] {
+            for value in parts.headers.get_all(&name) {
+                kept.headers.append(name.clone(), value.clone());
+            }
+        }
+        Self { runtime, peer, port, parts: kept, route: Arc::clone(route), who: who.clone() }
+    }
+
+    /// Waits until it would not let anybody in any more: a key that was revoked or has expired, a login that was ended.
+    pub async fn ends(self) {
+        // Nobody can take the private socket from its owner.
+        if self.who.is_owner() {
+            return std::future::pending().await;
+        }
+        loop {
+            tokio::time::sleep(LOOKS_AGAIN).await;
+            match identify(&self.runtime, self.peer, self.port, &self.parts, &self.route).await {
+                Ok(who) if who == self.who => {}
+                Ok(_) => return,
+                Err(problem) if problem.is(StatusCode::UNAUTHORIZED) => return,
+                // That the store cannot be asked says nothing of the credential.
+                Err(_) => {}
+            }
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::auth::Standing;
 use crate::identity::Identity;
 use crate::openapi;
 use crate::problem::Problem;
@@ -38,6 +39,8 @@ pub struct Call {
     pub state: Arc<State>,
     /// Who asks.
     pub who: Identity,
+    /// What let it in, for what goes on.
+    pub standing: Standing,
     /// Its head.
     pub parts: Parts,
     /// What it carries. It is taken once; the lock is there because a body cannot be shared.
@@ -99,6 +102,7 @@ impl Call {
     pub fn new(
         state: Arc<State>,
         who: Identity,
+        standing: Standing,
         route: &Route,
         parts: Parts,
         path: Vec<(String, String)>,
@@ -149,7 +153,7 @@ impl Call {
             })?;
         }
         let (carries, may_be_empty) = (route.carries.clone(), route.may_be_empty);
-        Ok(Self { state, who, parts, body: Mutex::new(body), path, query, carries, may_be_empty })
+        Ok(Self { state, who, standing, parts, body: Mutex::new(body), path, query, carries, may_be_empty })
     }
 
     /// The runtime, under the configuration that holds now.

@@ -72,6 +72,15 @@ pub fn answer(kind: &'static str, events: impl Stream<Item = Event> + Send + 'st
     response
 }
 
+/// Has an answer of events end when this is over; other answers are as they were.
+pub fn ending(response: Response, end: impl Future<Output = ()> + Send + 'static) -> Response {
+    let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+    if !kind.is_some_and(|kind| kind.starts_with(EVENTS) || kind.starts_with(LINES)) {
+        return response;
+    }
+    response.map(|body| Body::from_stream(body.into_data_stream().take_until(Box::pin(end))))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

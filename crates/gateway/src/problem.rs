@@ -140,6 +140,11 @@ impl Problem {
         self.kind == "lost"
     }
 
+    /// Whether this is its status.
+    pub fn is(&self, status: StatusCode) -> bool {
+        self.status == status
+    }
+
     /// The stable code.
     pub fn code(&self) -> &str {
         &self.diagnosis.code

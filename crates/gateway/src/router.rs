@@ -11,9 +11,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
 
 use crate::assets;
-use crate::auth::{self, Peer};
+use crate::auth::{self, Peer, Standing};
 use crate::call::{Call, failed, session_key};
 use crate::identity::{Identity, Who};
+use crate::live;
 use crate::mount::{Mount, Visitor};
 use crate::problem::Problem;
 use crate::route::{Answered, Bound, Need, Route};
@@ -109,7 +110,7 @@ fn place(state: &State, request: Request) -> Response {
 }
 
 /// Answers a request of one route.
-async fn answer(state: Arc<State>, number: usize, route: &Route, request: Request) -> Response {
+async fn answer(state: Arc<State>, number: usize, route: &Arc<Route>, request: Request) -> Response {
     let started = Instant::now();
     let counted = state.metrics.request();
     let peer = peer_of(&request);
@@ -136,7 +137,7 @@ async fn answer(state: Arc<State>, number: usize, route: &Route, request: Reques
 
 async fn handled(
     state: &Arc<State>,
-    route: &Route,
+    route: &Arc<Route>,
     peer: Peer,
     parts: &mut axum::http::request::Parts,
     body: Body,
@@ -150,9 +151,10 @@ async fn handled(
         }
         return Err(problem);
     }
+    let standing = Standing::new(state.runtime(), peer, state.port, parts, route, &who);
     let parts = std::mem::replace(parts, Request::new(()).into_parts().0);
-    let call = Call::new(Arc::clone(state), who, route, parts, path, body)?;
-    (route.handler)(call).await
+    let call = Call::new(Arc::clone(state), who, standing.clone(), route, parts, path, body)?;
+    (route.handler)(call).await.map(|answer| live::ending(answer, standing.ends()))
 }
 
 /// Who it is, as often as he may ask.
@@ -231,15 +233,17 @@ async fn visit(state: Arc<State>, mount: Mount, request: Request) -> Response {
             _ => route,
         };
         auth::see_rule(&who, &rule, &path)?;
-        Ok::<_, Problem>((who, session))
+        let standing = Standing::new(state.runtime(), peer, state.port, &parts, &Arc::new(rule), &who);
+        Ok::<_, Problem>((who, standing, session))
     };
-    let (who, session) = match door.await {
+    let (who, standing, session) = match door.await {
         Ok(through) => through,
         Err(problem) => return finished(problem.into_response(), &id),
     };
     let caller = who.caller();
     let visitor = Visitor { runtime: state.runtime(), who, caller, session };
-    finished((mount.service)(visitor, Request::from_parts(parts, body)).await, &id)
+    let answer = (mount.service)(visitor, Request::from_parts(parts, body)).await;
+    finished(live::ending(answer, standing.ends()), &id)
 }
 
 /// The name of a request: the caller's, if it is a plain one.

@@ -6,7 +6,7 @@ use moltis_gateway::route::{Bound, Carries, Need, Route};
 use moltis_gateway::routes;
 use serde_json::json;
 
-use crate::support::{Answer, As, World};
+use crate::support::{Answer, As, PATIENCE, World};
 
 /// A path of a route, whose parts name nothing that is there.
 fn path(route: &Route, session: &str) -> String {
@@ -291,5 +291,53 @@ async fn what_takes_isolation_away_needs_an_admin() {
     }
     let settings = json!({ "command": "true", "settings": { "network": "open" } });
     world.post(write, "/api/v1/exec", settings).await.fails(403, "admin-needed");
+    world.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_on_ends_with_what_let_it_in() {
+    use futures_util::{SinkExt, StreamExt};
+    use tokio_tungstenite::tungstenite::Message;
+    use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+
+    let world = World::new().await;
+    let key = world.key("desk", "operator.write", None).await;
+    let As::Bearer(secret) = &key else { panic!("a key is a bearer's") };
+    let url = format!("ws://{}/api/v1/sessions/s/terminal?command=cat", world.address);
+    let mut request = url.as_str().into_client_request().unwrap();
+    request.headers_mut().insert("authorization", format!("Bearer {secret}").parse().unwrap());
+    let stream = tokio::net::TcpStream::connect(world.address).await.unwrap();
+    let (mut socket, _) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    let events = world.stream(key.clone(), "/api/v1/events").await;
+    let feed = world.stream(key.clone(), "/api/v1/sessions/s/feed").await;
+    let others = world.stream(world.admin(), "/api/v1/events").await;
+    // It serves for longer than it is looked at again.
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    socket.send(Message::Binary("here\n".into())).await.unwrap();
+    let echoed = async {
+        let mut printed = Vec::new();
+        while !printed.windows(4).any(|window| window == b"here") {
+            match socket.next().await {
+                Some(Ok(Message::Binary(bytes))) => printed.extend_from_slice(&bytes),
+                Some(Ok(_)) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, echoed).await.unwrap();
+    let gone = world.send(world.admin(), Method::DELETE, "/api/v1/keys/desk").await;
+    assert_eq!(gone.status, 204);
+    let closed = async { while let Some(Ok(_)) = socket.next().await {} };
+    tokio::time::timeout(PATIENCE, closed).await.expect("the terminal goes on");
+    assert!(events.ended().await && feed.ended().await, "a stream goes on");
+    crate::support::until(async || {
+        let history = world.get(world.admin(), "/api/v1/sessions/s/history").await.is(200);
+        let command = &history["commands"][0];
+        command["state"] == "ended" && command["cancelled"] == true
+    })
+    .await;
+    // Another token ends what the one before let in, too.
+    world.send(As::Owner, Method::POST, "/api/v1/token").await.is(200);
+    assert!(others.ended().await, "a stream goes on");
     world.end().await;
 }

@@ -92,10 +92,10 @@ async fn open(mut call: Call) -> Answered {
     if upgrade.requested_protocols().any(|word| word == PROTOCOL) {
         upgrade.set_selected_protocol(HeaderValue::from_static(PROTOCOL));
     }
-    let state = std::sync::Arc::clone(&call.state);
+    let (state, standing) = (std::sync::Arc::clone(&call.state), call.standing.clone());
     Ok(upgrade.on_upgrade(move |socket| async move {
         tokio::select! {
-            () = drive(socket, place, exec) => {}
+            () = drive(socket, place, exec, standing.ends()) => {}
             // Whoever restarts the gateway is not kept waiting by a terminal that nobody leaves.
             () = async { state.until_end().await; tokio::time::sleep(LAST).await } => {}
         }
@@ -109,9 +109,10 @@ enum Said {
     Signal { signal: i32 },
 }
 
-/// Passes bytes both ways until either side ends. Input that the command does not read holds the other side back, and
+/// Passes bytes both ways until either side ends, or until this is over. Input that the command does not read holds the other side back, and
 /// output goes on meanwhile.
-async fn drive(mut socket: WebSocket, place: Place, exec: Exec) {
+async fn drive(mut socket: WebSocket, place: Place, exec: Exec, over: impl Future<Output = ()>) {
+    let mut over = std::pin::pin!(over);
     let Exec { mut events, control } = exec;
     let (to_command, mut from_socket) = tokio::sync::mpsc::channel::<Message>(16);
     let feeder = tokio::spawn(async move {
@@ -145,6 +146,7 @@ async fn drive(mut socket: WebSocket, place: Place, exec: Exec) {
         };
         let event = tokio::select! {
             event = events.next() => event,
+            () = &mut over => break,
             typed = typed => match typed {
                 Some((permit, Some(message))) => {
                     permit.send(message);
